@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Join a skewed stream with a master table larger than the memory given
+	$(BIN)/semistream demo
+
+test: lint ## Lint, then run every test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## Check style, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code and fix what can be fixed by itself
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(STAMP) ## Measure the engine on this machine
+	$(BIN)/python benchmarks/engine.py
+
+clean: ## Remove the virtual environment, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# A change of pyproject.toml, and nothing else, installs again.
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "'$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "semistream needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	       "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

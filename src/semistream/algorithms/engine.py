@@ -1,0 +1,241 @@
+"""The engine: drives an algorithm over a stream of Arrow batches.
+
+The driver is plumbing and the algorithm is the paper: the engine sizes the parts when the first
+batch shows what a stream tuple is, steps the algorithm until the stream has ended and nothing
+waits, and hands the output on as it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import ClassVar, Protocol, Self
+
+import pyarrow as pa
+
+from semistream.algorithms.assembly import Assembly, Needs, Sizing
+from semistream.algorithms.hybridjoin import HybridJoin
+from semistream.algorithms.inlj import IndexNestedLoopJoin
+from semistream.algorithms.meshjoin import MeshJoin
+from semistream.algorithms.oxhybridjoin import OptimisedXHybridJoin
+from semistream.algorithms.rmeshjoin import RMeshJoin
+from semistream.algorithms.xhybridjoin import XHybridJoin
+from semistream.budget import MemoryBudget, parse_memory
+from semistream.errors import InternalError, OptionError, StreamSchemaError, UnknownAlgorithmError
+from semistream.metrics import Clock, Metrics, Recorder
+from semistream.parts.disk_buffer import DiskBuffer
+from semistream.parts.join_shape import JoinShape, On, resolve_on
+from semistream.parts.stream_buffer import StreamBuffer
+from semistream.plan import JoinPlan
+from semistream.relation import IO_MODES, MasterTable
+
+Stream = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+"""What `Engine.run` reads: anything that gives record batches of one schema."""
+
+
+class _Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+class Algorithm(Protocol):
+    """What the engine needs of an algorithm."""
+
+    needs: ClassVar[Needs]
+    stream: StreamBuffer
+    disk: DiskBuffer
+
+    @property
+    def waiting(self) -> _Sized:
+        """The stream tuples that have been read and are not finished."""
+
+    @classmethod
+    def assemble(cls, assembly: Assembly) -> Self:
+        """Wire the parts of one run."""
+
+    def step(self) -> Iterator[pa.RecordBatch]:
+        """One iteration of the paper's loop, yielding output as it comes."""
+
+    def check(self) -> None:
+        """Assert the invariants of the parts."""
+
+
+_BY_NAME: dict[str, type[Algorithm]] = {
+    "inlj": IndexNestedLoopJoin,
+    "meshjoin": MeshJoin,
+    "rmeshjoin": RMeshJoin,
+    "hybridjoin": HybridJoin,
+    "xhybridjoin": XHybridJoin,
+    "oxhybridjoin": OptimisedXHybridJoin,
+}
+
+ALGORITHMS: tuple[str, ...] = tuple(_BY_NAME)
+"""The names that `engine` knows."""
+
+
+class Engine:
+    """A semi-stream join without Spark. Made by `engine`."""
+
+    def __init__(
+        self,
+        algorithm: type[Algorithm],
+        master: MasterTable,
+        on: On,
+        how: str,
+        memory: int,
+        io: str,
+        columns: Sequence[str] | None,
+        clock: Clock,
+        options: Mapping[str, int],
+    ) -> None:
+        """Nothing is opened or allocated until `run`."""
+        self._algorithm = algorithm
+        self._master = master
+        self._on = on
+        self._how = how
+        self._io = io
+        self._columns = columns
+        self._clock = clock
+        self._options = options
+        self._budget = MemoryBudget(memory)
+        self._recorder = Recorder(clock)
+        self._running: Algorithm | None = None
+        self.plan: JoinPlan | None = None
+
+    def __repr__(self) -> str:
+        """The algorithm, the master and the budget."""
+        name = self._algorithm.needs.algorithm
+        return f"Engine({name!r}, {self._master!r}, memory={self._budget.total})"
+
+    def run(self, batches: Stream) -> Iterator[pa.RecordBatch]:
+        """Join a stream of record batches, yielding result batches as they come.
+
+        The iterator may be endless. An empty batch says that nothing more has arrived for
+        now: the join goes on with what waits and hands out all results before it asks again.
+        Result rows come in no particular order. Each run starts anew.
+        """
+        if self._running is not None:
+            raise OptionError(
+                "This engine is running already. Finish or close the first run, "
+                "or make another engine."
+            )
+        if isinstance(batches, pa.Table):
+            batches = batches.to_batches()
+        return self._run(iter(batches))
+
+    def metrics(self) -> Metrics:
+        """Counters and times of the current or last run, as a frozen snapshot."""
+        name = self._algorithm.needs.algorithm
+        return self._recorder.snapshot(name, self._budget.peak, self._budget.total)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by part, with "peak" and "budget"."""
+        return self._budget.by_part()
+
+    def check(self) -> None:
+        """Assert the invariants of a run that goes on. O(waiting tuples), for tests."""
+        self._budget.check()
+        if self._running is not None:
+            self._running.check()
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._budget = MemoryBudget(self._budget.total)
+        self._recorder = Recorder(self._clock)
+        first = next(batches, None)
+        if first is None:
+            self._recorder.stop()
+            return
+        assembly = self._assemble(first, batches)
+        try:
+            self._running = self._algorithm.assemble(assembly)
+            yield from self._drive(self._running, assembly)
+        finally:
+            assembly.disk.close()
+            self._running = None
+            self._recorder.stop()
+        self._check_conserved()
+
+    def _assemble(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Assembly:
+        if not isinstance(first, pa.RecordBatch):
+            raise StreamSchemaError(
+                f"The stream gave a {type(first).__name__}; it must give pyarrow.RecordBatch."
+            )
+        shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
+        sizing = Sizing(self._algorithm.needs, self._master, shape, first)
+        self.plan = sizing.plan(self._budget.total, self._options)
+        return Assembly(
+            self.plan,
+            self._master,
+            shape,
+            chain([first], rest),
+            self._budget,
+            self._recorder,
+            self._io,
+        )
+
+    def _drive(self, algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
+        stream = algorithm.stream
+        while True:
+            yield from algorithm.step()
+            self._recorder.iterations += 1
+            if not len(algorithm.waiting):
+                if stream.ended or stream.paused:
+                    yield from assembly.output.flush()
+                if stream.ended:
+                    return
+
+    def _check_conserved(self) -> None:
+        recorder = self._recorder
+        if recorder.arrived != recorder.joined + recorder.unmatched:
+            raise InternalError(
+                f"{recorder.arrived} stream tuples arrived, but {recorder.joined} joined and "
+                f"{recorder.unmatched} unmatched have left. This is a defect of semistream; "
+                "the output is not to be trusted."
+            )
+
+
+def engine(
+    algorithm: str,
+    master: MasterTable,
+    *,
+    on: On,
+    how: str = "inner",
+    memory: int | str,
+    io: str = "buffered",
+    columns: Sequence[str] | None = None,
+    clock: Clock = time.perf_counter,
+    **options: int,
+) -> Engine:
+    """The join operator without Spark.
+
+    `algorithm` is one of `ALGORITHMS`; `on` names the stream's key columns (a name, a list, or
+    a dict from stream column to master key column); `how` is "inner" or "left"; `memory` is the
+    budget for everything, as bytes or "64MB"; `columns` chooses the master's columns. Sizes can
+    be fixed with `partition_pages`, `stream_slots`, `chunk_tuples` (MESHJOIN's w) and
+    `pinned_partitions` (the X-HYBRIDJOINs).
+    """
+    if algorithm not in _BY_NAME:
+        raise UnknownAlgorithmError(
+            f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}."
+        )
+    if how not in ("inner", "left"):
+        raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
+    if io not in IO_MODES:
+        raise OptionError(f"io={io!r} is not known. Use one of: {', '.join(IO_MODES)}.")
+    resolve_on(on, master.key)
+    chosen = _BY_NAME[algorithm]
+    _check_options(chosen.needs, options)
+    size = parse_memory(memory)
+    return Engine(chosen, master, on, how, size, io, columns, clock, options)
+
+
+def _check_options(needs: Needs, options: Mapping[str, int]) -> None:
+    for name, value in options.items():
+        if name not in needs.options:
+            known = ", ".join(needs.options) or "none"
+            raise OptionError(
+                f"{needs.algorithm} has no option {name!r}. Its options for sizes are: {known}."
+            )
+        least = 0 if name == "pinned_partitions" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise OptionError(f"{name}={value!r} must be a whole number of at least {least}.")

@@ -1,0 +1,79 @@
+"""Every error a user of semistream can meet, as one tree.
+
+Catch `SemistreamError` to catch them all. Each message says what was found, what was
+expected and what to do next; it is written where the error is raised, because only there
+are the names and sizes known.
+"""
+
+__all__ = [
+    "BudgetError",
+    "ColumnClashError",
+    "CorruptPageError",
+    "InternalError",
+    "KeyColumnError",
+    "KeyTypeError",
+    "MasterExistsError",
+    "MasterFormatError",
+    "MasterNotFoundError",
+    "OptionError",
+    "SemistreamError",
+    "StreamSchemaError",
+    "UnknownAlgorithmError",
+    "UnsupportedTypeError",
+]
+
+
+class SemistreamError(Exception):
+    """The root of all errors raised by semistream."""
+
+
+class BudgetError(SemistreamError):
+    """The memory budget is below the minimum, or a tuple is larger than its part can hold."""
+
+
+class KeyColumnError(SemistreamError):
+    """A key column is missing on either side, or `on` does not name key columns properly."""
+
+
+class KeyTypeError(SemistreamError):
+    """Key types that can never match, or a type that cannot be a join key (a float, say)."""
+
+
+class ColumnClashError(SemistreamError):
+    """A column name stands on both sides of the join."""
+
+
+class MasterNotFoundError(SemistreamError):
+    """There is no master table, or no such version of it, at the path."""
+
+
+class MasterExistsError(SemistreamError):
+    """A master table already stands at the path and replacing it was not asked for."""
+
+
+class MasterFormatError(SemistreamError):
+    """The master table is of a newer format, or its manifest or index is broken."""
+
+
+class CorruptPageError(SemistreamError):
+    """A page cannot be read back as it was written; the message names file and page."""
+
+
+class UnknownAlgorithmError(SemistreamError):
+    """No algorithm has this name; the message lists those there are."""
+
+
+class OptionError(SemistreamError):
+    """An option has a value that it cannot take."""
+
+
+class UnsupportedTypeError(SemistreamError):
+    """A payload column has a type that cannot be stored."""
+
+
+class StreamSchemaError(SemistreamError):
+    """A stream batch has another schema than the first batch had."""
+
+
+class InternalError(SemistreamError):
+    """A broken invariant: a defect of semistream, not of its use."""

@@ -1,0 +1,67 @@
+"""Fixed-width Arrow columns as NumPy arrays, and back, without touching a value in Python.
+
+Waiting stream tuples live in preallocated NumPy arrays, one per column, because a slot is
+freed and used again long before its neighbours are: an Arrow batch could not give it back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Values = NDArray[np.generic]
+
+
+def fixed_dtype(kind: pa.DataType) -> np.dtype[np.generic] | None:
+    """How one value of `kind` is kept in a slot, or None when its size varies."""
+    if pa.types.is_boolean(kind):
+        return np.dtype(np.bool_)
+    if pa.types.is_dictionary(kind) or not (
+        pa.types.is_primitive(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        return None
+    width: int = kind.bit_width // 8
+    if width == 0:
+        return None
+    return np.dtype(f"i{width}") if width in (1, 2, 4, 8) else np.dtype(f"V{width}")
+
+
+def values_of(array: pa.Array, dtype: np.dtype[np.generic]) -> Values:
+    """The column's values as a NumPy view (booleans are unpacked). Null slots hold anything."""
+    if pa.types.is_boolean(array.type):
+        return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False))
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def array_of(values: Values, kind: pa.DataType, valid: NDArray[np.bool_] | None) -> pa.Array:
+    """An Arrow column over `values`, which it takes over."""
+    if values.dtype == np.bool_:
+        return pa.array(values, kind, mask=None if valid is None else ~valid)
+    bitmap = None
+    if valid is not None:
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values.view(np.uint8))])
+
+
+def valid_of(array: pa.Array) -> NDArray[np.bool_]:
+    """Which values are not null."""
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionary and view columns replaced by their plain types."""
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind

@@ -1,0 +1,185 @@
+"""Disk buffer: the partition of the master now in memory.
+
+    R   | p0 | p1 | p2 | p3 | …        partition = `partition_pages` consecutive pages
+          pinned    ^ swapped in
+Partitions lie on a fixed grid. All rows of a key are adjacent in the file but may cross from
+one partition into the next; a partition therefore says which of its rows are *whole*, that is,
+belong to keys that lie entirely inside it. Only those can be settled by this partition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import cycle
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.budget import Grant
+from semistream.metrics import Recorder
+from semistream.parts.join_shape import JoinShape
+from semistream.relation import Frame, MasterTable, PageIndex
+from semistream.row_bytes import row_bytes
+
+_BLOCK = 4096
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+
+class Partition:
+    """Decoded rows of consecutive pages, and which of them are whole keys."""
+
+    def __init__(self, number: int, batch: pa.RecordBatch, codes: NDArray[np.int64]) -> None:
+        """All rows whole, until the disk buffer says otherwise."""
+        self.number = number
+        self.batch = batch
+        self.codes = codes
+        self.start, self.stop = 0, len(codes)
+        self.low, self.high = _LOWEST, _HIGHEST
+
+    @cached_property
+    def row_bytes(self) -> NDArray[np.int64]:
+        """Bytes of each row."""
+        return row_bytes(self.batch)
+
+    def partial_rows(self, code: int) -> tuple[int, int]:
+        """The rows (first, behind last) of a code that crosses this partition's edge, if here."""
+        if self.start > 0 and self.codes[0] == code:
+            return 0, self.start
+        if self.stop < len(self.codes) and self.codes[-1] == code:
+            return self.stop, len(self.codes)
+        return 0, 0
+
+
+class DiskBuffer:
+    """Reads partitions by number or by key; keeps the first ones when they are pinned."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        shape: JoinShape,
+        partition_pages: int,
+        io: str,
+        grant: Grant,
+        recorder: Recorder,
+        pinned: int = 0,
+        frames: int = 1,
+    ) -> None:
+        """Open the files; `pinned` partitions are read at once and stay.
+
+        A partition is valid until `frames` others have been read.
+        """
+        self._shape = shape
+        self._all_columns = master.stored_schema.names == shape.read_columns
+        self._pages = master.pages
+        self._per_partition = partition_pages
+        self._recorder = recorder
+        self._reader = master.reader(io)
+        self._locator = master.locator(io)
+        grant.take(disk_bytes(master, partition_pages, pinned, frames))
+        size = _frame_bytes(master.pages, partition_pages)
+        self._frames = cycle([Frame(size) for _ in range(frames)])
+        if self._locator is not None:
+            self._locator_frame = Frame(self._locator.frame_bytes())
+        self.partitions = -(-len(self._pages) // partition_pages)
+        self.pinned = [self._read(number, copy=True) for number in range(pinned)]
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+        if self._locator is not None:
+            self._locator.close()
+
+    def fences(self) -> NDArray[np.int64]:
+        """The first code of each partition, when the master is in key order; else nothing."""
+        if self._locator is not None:
+            return np.empty(0, np.int64)
+        return self._pages.first[:: self._per_partition].copy()
+
+    def span(self, code: int) -> range:
+        """The partitions that hold rows of `code`; empty when it is certain that none does."""
+        if self._locator is None:
+            first, last = self._pages.span(code)
+        else:
+            first, last = self._locator.find(code, self._locator_frame)
+            self._recorder.index_pages_read = self._locator.pages_read
+        if first > last:
+            return range(0)
+        return range(first // self._per_partition, last // self._per_partition + 1)
+
+    def spans(self, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last page of each code; last below first when there is certainly none."""
+        if self._locator is None:
+            first = np.searchsorted(self._pages.last, codes, side="left")
+            return first, np.searchsorted(self._pages.first, codes, side="right") - 1
+        first, last = self._locator.find_many(codes, self._locator_frame)
+        self._recorder.index_pages_read = self._locator.pages_read
+        return first.astype(np.int64), last.astype(np.int64)
+
+    def load(self, code: int) -> Iterator[Partition]:
+        """The partitions that hold rows of `code`, one after the other in the buffer."""
+        for number in self.span(code):
+            yield self.read(number)
+
+    def read(self, number: int) -> Partition:
+        """One partition; the one read before is no longer valid."""
+        return self.pinned[number] if number < len(self.pinned) else self._read(number)
+
+    def _read(self, number: int, copy: bool = False) -> Partition:
+        first = number * self._per_partition
+        count = min(self._per_partition, len(self._pages) - first)
+        pages = self._reader.read(first, count, next(self._frames))
+        recorder = self._recorder
+        recorder.partitions_read += 1
+        recorder.pages_read += count
+        recorder.bytes_read = self._reader.bytes_read
+        batch = pages[0] if count == 1 else pa.concat_batches(pages)
+        if copy and count == 1:
+            batch = batch.take(pa.array(np.arange(batch.num_rows)))
+        codes = self._shape.row_codes(batch)
+        if not self._all_columns:
+            batch = batch.select(self._shape.read_columns)
+        partition = Partition(number, batch, codes)
+        self._mark_whole(partition, first, first + count - 1)
+        return partition
+
+    def _mark_whole(self, partition: Partition, first: int, last: int) -> None:
+        """Narrow the partition to the keys that neither begin before nor end behind it."""
+        index, codes = self._pages, partition.codes
+        if first > 0:
+            continued = index.last[first - 1] == codes[0]
+            partition.low = int(codes[0]) + 1 if continued else int(codes[0])
+            if continued:
+                partition.start = _run(codes)
+        if last < len(index) - 1:
+            following = int(index.first[last + 1])
+            partition.high = following - 1
+            if following == codes[-1]:
+                partition.stop = max(len(codes) - _run(codes[::-1]), partition.start)
+        if partition.low > _HIGHEST or partition.high < _LOWEST:
+            partition.low, partition.high = 1, 0
+
+
+def _run(codes: NDArray[np.int64]) -> int:
+    """How many leading codes are equal."""
+    other = np.flatnonzero(codes != codes[0])
+    return int(other[0]) if len(other) else len(codes)
+
+
+def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 1) -> int:
+    """What a disk buffer takes: frames, the decoded copy of several pages, the pinned ones."""
+    frame = _frame_bytes(master.pages, partition_pages)
+    decoded = frame if partition_pages > 1 else 0
+    kept = int(master.pages.length[: pinned * partition_pages].sum())
+    return frames * frame + decoded + kept + master.locator_frame_bytes
+
+
+def _frame_bytes(pages: PageIndex, count: int) -> int:
+    """The most bytes that `count` consecutive pages take, read directly."""
+    if not len(pages):
+        return _BLOCK
+    count = min(count, len(pages))
+    starts = pages.offset[: len(pages) - count + 1] & -_BLOCK
+    stops = (pages.offset + pages.length)[count - 1 :] + _BLOCK - 1 & -_BLOCK
+    return int((stops - starts).max())

@@ -1,0 +1,171 @@
+"""The shape of a join: which columns meet, what comes out, and what is refused.
+
+Worked out once, from the first stream batch and the master table, before anything is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import ColumnClashError, KeyColumnError, OptionError, StreamSchemaError
+from semistream.parts.columns import fixed_dtype, plain_schema
+from semistream.relation import MasterTable
+from semistream.row_bytes import row_bytes
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
+    """`on` as a dict from master key column to stream column, in the master's key order.
+
+    >>> resolve_on({"sale_product": "product_id"}, ("product_id",))
+    {'product_id': 'sale_product'}
+    """
+    if isinstance(on, str):
+        pairs = {on: on}
+    elif isinstance(on, Mapping):
+        pairs = {master: stream for stream, master in on.items()}
+        if len(pairs) != len(on):
+            raise KeyColumnError(f"on={dict(on)!r} names a master key column twice.")
+    else:
+        pairs = {name: name for name in on}
+    if set(pairs) != set(key):
+        raise KeyColumnError(
+            f"on={on!r} covers the master key columns {sorted(pairs)}, but the master's key is "
+            f"{list(key)}. Name every key column once; "
+            "where the names differ use on={stream column: key column}."
+        )
+    return {name: pairs[name] for name in key}
+
+
+class JoinShape:
+    """Stream schema × master table → key columns, payload columns, output schema."""
+
+    def __init__(
+        self,
+        stream_schema: pa.Schema,
+        master: MasterTable,
+        on: On,
+        how: str,
+        columns: Sequence[str] | None,
+    ) -> None:
+        """Raise the error a user should see if the two sides cannot be joined this way."""
+        self.codec = master.codec
+        self.how = how
+        self.stream_schema = stream_schema
+        self.stream_key = tuple(resolve_on(on, master.key).values())
+        self.master_key = master.key
+        self.code_column = master.code_column or master.key[0]
+        self._check_stream(stream_schema)
+        self.payload = self._payload(master, columns)
+        clash = sorted(set(stream_schema.names) & set(self.payload))
+        if clash:
+            raise ColumnClashError(
+                f"The columns {clash} are on both sides. Rename them in the stream, or choose "
+                "the master's columns with columns=[…]."
+            )
+        fields = [master.schema.field(name) for name in self.payload]
+        if how == "left":
+            fields = [field.with_nullable(True) for field in fields]
+        self.payload_types = [field.type for field in fields]
+        self.output_schema = pa.schema([*stream_schema, *fields])
+        self.plain_schema = plain_schema(stream_schema)
+        self.plain_output_schema = pa.schema([*self.plain_schema, *fields])
+        self.stored_key = self._stored_key(master)
+        self._fixed_tuple_bytes = _fixed_bytes(self.plain_schema)
+        verified = [] if self.codec.exact else list(master.key)
+        self.read_columns = list(dict.fromkeys([*self.payload, *verified, self.code_column]))
+
+    def check_batch(self, batch: pa.RecordBatch) -> None:
+        """A stream batch must have the first one's schema."""
+        if not batch.schema.equals(self.stream_schema):
+            raise StreamSchemaError(
+                f"A stream batch has the schema\n{batch.schema}\nbut the first one had\n"
+                f"{self.stream_schema}\nCast the batches to one schema before the join."
+            )
+
+    def plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without dictionaries and views, which cannot be kept in slots."""
+        if self.plain_schema == self.stream_schema:
+            return batch
+        return batch.cast(self.plain_schema)
+
+    def declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """An output batch in the schema that was promised."""
+        if self.plain_schema == self.stream_schema:
+            return batch
+        return batch.cast(self.output_schema)
+
+    def tuple_bytes(self, batch: pa.RecordBatch) -> int:
+        """The bytes of the widest tuple in a plain batch."""
+        if self._fixed_tuple_bytes is None:
+            return int(row_bytes(batch).max())
+        return self._fixed_tuple_bytes
+
+    def key_codes(
+        self, batch: pa.RecordBatch
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """The codes of a stream batch's keys, and which of them can match (None: all)."""
+        columns = [batch.column(name) for name in self.stream_key]
+        return self.codec.codes(self.codec.align(columns, self.stream_key))
+
+    def row_codes(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """The codes of master rows."""
+        if self.codec.exact:
+            return self.codec.codes([batch.column(self.code_column)])[0]
+        codes: NDArray[np.int64] = batch.column(self.code_column).to_numpy()
+        return codes
+
+    def true_matches(
+        self, stream: pa.RecordBatch, master: pa.RecordBatch
+    ) -> NDArray[np.bool_] | None:
+        """Which pairs agree on the key itself and not only on its code (None: all)."""
+        if self.codec.exact:
+            return None
+        columns = [stream.column(name) for name in self.stream_key]
+        left = self.codec.align(columns, self.stream_key)
+        agree = self.codec.equal(left, [master.column(name) for name in self.master_key])
+        return None if agree.all() else agree
+
+    def _check_stream(self, schema: pa.Schema) -> None:
+        if len(set(schema.names)) != len(schema.names):
+            raise KeyColumnError(f"The stream has a column name twice: {schema.names}.")
+        missing = [name for name in self.stream_key if name not in schema.names]
+        if missing:
+            raise KeyColumnError(
+                f"The stream has no column {missing}; it has {schema.names}. Name the stream's "
+                "key columns with on=…, or on={stream column: key column}."
+            )
+        types = [schema.field(name).type for name in self.stream_key]
+        self.codec.check_types(types, self.stream_key)
+
+    def _stored_key(self, master: MasterTable) -> str | None:
+        """The stream column that is its own code, so that it need not be stored."""
+        kind = master.schema.field(master.key[0]).type
+        if not self.codec.exact or pa.types.is_boolean(kind):
+            return None
+        name = self.stream_key[0]
+        return name if self.plain_schema.field(name).type == kind else None
+
+    def _payload(self, master: MasterTable, columns: Sequence[str] | None) -> list[str]:
+        if columns is None:
+            return [name for name in master.schema.names if name not in master.key]
+        unknown = [name for name in columns if name not in master.schema.names]
+        if unknown or len(set(columns)) != len(columns):
+            raise OptionError(
+                f"columns={list(columns)!r} must name master columns, each once; the master has "
+                f"{master.schema.names}."
+            )
+        return list(columns)
+
+
+def _fixed_bytes(schema: pa.Schema) -> int | None:
+    """Bytes of every tuple, when all columns are of fixed width; else None."""
+    dtypes = [fixed_dtype(field.type) for field in schema]
+    if any(dtype is None for dtype in dtypes):
+        return None
+    return sum(dtype.itemsize + 1 for dtype in dtypes if dtype is not None)

@@ -1,0 +1,203 @@
+"""Stream table: the hash table of waiting stream tuples (H, H_S in the papers).
+
+A multi-hash-map: a bucket chains distinct codes, a code chains its tuples, oldest first, so
+that a key with a hundred thousand waiting tuples costs its neighbours nothing. Everything is
+an array indexed by slot.
+
+With a master in key order the buckets are *clustered*: those of one partition's key range lie
+together ("region"), between fences that are the partitions' first codes. A loaded partition
+then probes a few kilobytes of buckets instead of all of them, and every tuple waiting in its
+range can be found, also the ones whose key turns out not to exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream import kernels
+from semistream.budget import Grant
+from semistream.errors import InternalError
+from semistream.kernels import NONE, Chains
+from semistream.metrics import Recorder
+from semistream.parts.tuple_store import TupleLayout, TupleStore
+
+BYTES_PER_SLOT = 8 + 3 * 4 + 1 + 4
+"""Code, three links, the matched flag and the time of entry."""
+BYTES_PER_BUCKET = 4
+_SCRATCH = 8192
+
+
+def bucket_bits(capacity: int, regions: int) -> int:
+    """log2 of the buckets per region: about as many buckets as slots, at least two each."""
+    return max(1, (max(capacity, 1) // max(regions, 1)).bit_length() - 1)
+
+
+def table_bytes(capacity: int, fences: int, layout: TupleLayout, heap_bytes: int) -> int:
+    """What a stream table with these sizes takes from its grant."""
+    regions = max(fences, 1)
+    buckets = regions << bucket_bits(capacity, regions)
+    per_slot = BYTES_PER_SLOT + layout.slot_bytes
+    scratch = min(_SCRATCH, max(capacity, 1)) * 4
+    return capacity * per_slot + buckets * BYTES_PER_BUCKET + fences * 8 + heap_bytes + scratch
+
+
+class StreamTable:
+    """Tuples by slot and by code. The slots are chosen by whoever keeps their order."""
+
+    def __init__(
+        self,
+        capacity: int,
+        fences: NDArray[np.int64],
+        layout: TupleLayout,
+        heap_bytes: int,
+        grant: Grant,
+        recorder: Recorder,
+    ) -> None:
+        """An empty table; `fences` is empty unless the master is in key order."""
+        bits = bucket_bits(capacity, len(fences))
+        buckets = max(len(fences), 1) << bits
+        own = table_bytes(capacity, len(fences), layout, heap_bytes)
+        grant.take(own - capacity * layout.slot_bytes - heap_bytes)
+        self.store = TupleStore(layout, capacity, heap_bytes, grant)
+        self.capacity = capacity
+        self._fences = fences
+        self._bits = bits
+        self._recorder = recorder
+        self._chains = Chains(
+            heads=np.full(buckets, NONE, np.int32),
+            code=np.zeros(capacity, np.int64),
+            next_key=np.full(capacity, NONE, np.int32),
+            next_same=np.full(capacity, NONE, np.int32),
+            last_same=np.full(capacity, NONE, np.int32),
+        )
+        self._matched = np.zeros(capacity, np.bool_)
+        self._entered = np.zeros(capacity, np.uint32)
+        self._removed = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether buckets follow the master's key order."""
+        return len(self._fences) > 0
+
+    def insert(
+        self, slots: NDArray[np.int32], codes: NDArray[np.int64], batch: pa.RecordBatch
+    ) -> None:
+        """Put arriving tuples under their slots. O(1) per tuple on average."""
+        kernels.insert(self._chains, self._fences, self._bits, codes, slots)
+        self._matched[slots] = False
+        self._entered[slots] = self._recorder.micros()
+        self.store.put(slots, batch)
+        self._recorder.appends += len(slots)
+
+    def code(self, slot: int) -> int:
+        """The code of the tuple in `slot`."""
+        return int(self._chains.code[slot])
+
+    def pairs(
+        self,
+        region: int,
+        codes: NDArray[np.int64],
+        start: int,
+        stop: int,
+        slots: NDArray[np.int32],
+        rows: NDArray[np.int32],
+    ) -> Iterator[int]:
+        """Probe with master rows start..stop, writing (slot, row) pairs an array-full at a time.
+
+        Yields how many pairs `slots` and `rows` hold; they must be used before the next one.
+        """
+        cursor = np.array([start, NONE], np.int64)
+        self._recorder.probes += stop - start
+        if not self.clustered:
+            region = 0
+        while cursor[0] < stop:
+            found = kernels.probe(
+                self._chains, region, self._bits, codes, stop, cursor, slots, rows
+            )
+            if found:
+                yield found
+
+    def region(self, code: int) -> int:
+        """The region whose buckets hold `code`. O(log regions)."""
+        return int(kernels.region_of(self._fences, code))
+
+    def gather(self, slots: NDArray[np.int32]) -> pa.RecordBatch:
+        """The tuples in `slots`, copied."""
+        return self.store.gather(slots, np.take(self._chains.code, slots))
+
+    def mark_matched(self, slots: NDArray[np.int32]) -> None:
+        """These tuples have found a master row."""
+        self._matched[slots] = True
+
+    def remove_range(self, region: int, low: int, high: int) -> Iterator[NDArray[np.int32]]:
+        """Unlink every tuple of a region with low <= code <= high; yields their slots."""
+        while count := kernels.remove_range(
+            self._chains, region, self._bits, low, high, self._removed
+        ):
+            yield self._removed[:count]
+
+    def remove_codes(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
+        """Unlink every tuple with one of these codes; yields their slots."""
+        while count := kernels.remove_codes(
+            self._chains, self._fences, self._bits, codes, self._removed
+        ):
+            yield self._removed[:count]
+
+    def remove_expired(self, slots: NDArray[np.int32]) -> None:
+        """Unlink the longest-waiting tuples, given oldest first."""
+        if not kernels.remove_oldest_of_code(self._chains, self._fences, self._bits, slots):
+            raise InternalError("A tuple expired before an older one of its key.")
+
+    def finish(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Count unlinked tuples as finished; returns those that found no master row.
+
+        Their columns stay readable until `release`.
+        """
+        matched = np.take(self._matched, slots)
+        joined = int(np.count_nonzero(matched))
+        recorder = self._recorder
+        recorder.joined += joined
+        recorder.unmatched += len(slots) - joined
+        recorder.deletes += len(slots)
+        recorder.processing.add_waits(self._entered, slots, recorder.micros())
+        return slots[:0] if joined == len(slots) else slots[~matched]
+
+    def release(self, slots: NDArray[np.int32]) -> None:
+        """The columns of finished tuples are needed no more."""
+        self.store.release(slots)
+
+    def waiting(self) -> dict[int, list[int]]:
+        """Code → slots in the order of the chain. O(n), for checks."""
+        found: dict[int, list[int]] = {}
+        for bucket, head in enumerate(self._chains.heads.tolist()):
+            first = head
+            while first != NONE:
+                code = self.code(first)
+                assert code not in found, "a code stands in two chains"
+                assert self._bucket(code) == bucket, "a code stands in another's bucket"
+                found[code] = self._same(first)
+                first = int(self._chains.next_key[first])
+        return found
+
+    def check(self) -> None:
+        """Assert that chains are whole: every code once, in its bucket, tail where it should be."""
+        slots = [slot for chain in self.waiting().values() for slot in chain]
+        assert len(slots) == len(set(slots)) <= self.capacity
+        self.store.check()
+
+    def _bucket(self, code: int) -> int:
+        return int(kernels.bucket_of(self.region(code), self._bits, code))
+
+    def _same(self, first: int) -> list[int]:
+        chain, slot = [], first
+        while slot != NONE:
+            chain.append(slot)
+            assert self.code(slot) == self.code(first)
+            assert len(chain) <= self.capacity, "a chain has a cycle"
+            slot = int(self._chains.next_same[slot])
+        assert chain[-1] == int(self._chains.last_same[first])
+        return chain

@@ -1,0 +1,132 @@
+"""Tuple store: the columns of waiting stream tuples, by slot.
+
+Columns of fixed width are NumPy arrays as long as the stream table; the rest is in a tuple
+heap. The key of an exact codec is not stored: it is the code, which the stream table has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.budget import Grant
+from semistream.parts.columns import Values, array_of, fixed_dtype, valid_of, values_of
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
+from semistream.parts.tuple_heap import TupleHeap
+
+
+class TupleLayout:
+    """Where each stream column is kept, and what a slot costs."""
+
+    def __init__(self, shape: JoinShape) -> None:
+        """Sort the columns of the stream into key, fixed and varying ones."""
+        self.schema: pa.Schema = shape.plain_schema
+        self.key = shape.stored_key
+        self.fixed: dict[str, np.dtype[np.generic]] = {}
+        varying = []
+        for field in self.schema:
+            dtype = fixed_dtype(field.type)
+            if field.name == self.key:
+                continue
+            if dtype is None:
+                varying.append(field)
+            else:
+                self.fixed[field.name] = dtype
+        self.varying = pa.schema(varying)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes per slot without the heap's rows."""
+        values = sum(dtype.itemsize for dtype in self.fixed.values())
+        return values + len(self._flags()) + (HEAP_BYTES_PER_SLOT if len(self.varying) else 0)
+
+    def varying_bytes(self, sample: pa.RecordBatch) -> float:
+        """Average bytes per tuple that go to the heap, judged by a sample."""
+        if not len(self.varying) or not sample.num_rows:
+            return 64.0 * len(self.varying)
+        return float(sample.select(self.varying.names).nbytes) / float(sample.num_rows)
+
+    def _flags(self) -> bytes:
+        return bytes((len(self.fixed) + 7) // 8)
+
+
+class TupleStore:
+    """Columns by slot; put, gather and release in O(tuples)."""
+
+    def __init__(self, layout: TupleLayout, capacity: int, heap_bytes: int, grant: Grant) -> None:
+        """Empty slots."""
+        self._layout = layout
+        self._heap: TupleHeap | None = None
+        if len(layout.varying):
+            self._heap = TupleHeap(layout.varying, capacity, heap_bytes, grant)
+            grant.take(capacity * (layout.slot_bytes - HEAP_BYTES_PER_SLOT))
+        else:
+            grant.take(capacity * layout.slot_bytes)
+        self._values = {name: np.zeros(capacity, dtype) for name, dtype in layout.fixed.items()}
+        flag_bytes = (len(layout.fixed) + 7) // 8
+        self._flags = np.full((capacity, flag_bytes), 0xFF, np.uint8)
+        self._nulls_seen = False
+
+    def fitting(self, batch: pa.RecordBatch) -> int:
+        """How many of the batch's first rows can be put now."""
+        if self._heap is None:
+            return int(batch.num_rows)
+        return self._heap.fitting(batch.select(self._layout.varying.names))
+
+    @property
+    def heap_limit(self) -> int:
+        """Bytes of rows that the heap can hold; 0 without one."""
+        return self._heap.limit if self._heap else 0
+
+    def put(self, slots: NDArray[np.int32], batch: pa.RecordBatch) -> None:
+        """Keep the tuples of `batch` under `slots`."""
+        columns = [batch.column(name) for name in self._values]
+        for column, values in zip(columns, self._values.values(), strict=True):
+            values[slots] = values_of(column, values.dtype)
+        self._nulls_seen = self._nulls_seen or any(column.null_count for column in columns)
+        if self._nulls_seen:
+            valid = np.stack([valid_of(column) for column in columns], axis=1)
+            self._flags[slots] = np.packbits(valid, axis=1, bitorder="little")
+        if self._heap is not None:
+            self._heap.put(slots, batch.select(self._layout.varying.names))
+
+    def gather(self, slots: NDArray[np.int32], codes: NDArray[np.int64]) -> pa.RecordBatch:
+        """The tuples under `slots`, whose codes are `codes`, in that order."""
+        varying = self._heap.gather(slots) if self._heap is not None else None
+        columns = []
+        for field in self._layout.schema:
+            if field.name == self._layout.key:
+                columns.append(_key_column(codes, field.type))
+            elif field.name in self._values:
+                columns.append(self._fixed_column(field, slots))
+            else:
+                assert varying is not None
+                columns.append(varying.column(field.name))
+        return pa.RecordBatch.from_arrays(columns, schema=self._layout.schema)
+
+    def release(self, slots: NDArray[np.int32]) -> None:
+        """The tuples under `slots` are finished."""
+        if self._heap is not None and len(slots):
+            self._heap.release(slots)
+
+    def check(self) -> None:
+        """Assert the heap's invariants."""
+        if self._heap is not None:
+            self._heap.check()
+
+    def _fixed_column(self, field: pa.Field, slots: NDArray[np.int32]) -> pa.Array:
+        values: Values = np.take(self._values[field.name], slots)
+        valid = None
+        if self._nulls_seen:
+            place = list(self._values).index(field.name)
+            flags = np.take(self._flags[:, place // 8], slots)
+            valid = (flags >> np.uint8(place % 8)) & np.uint8(1) != 0
+        return array_of(values, field.type, valid)
+
+
+def _key_column(codes: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    width = kind.bit_width // 8
+    values = codes if width == 8 else codes.astype(np.dtype(f"i{width}"))
+    return array_of(values, kind, None)

@@ -1,0 +1,159 @@
+"""Waiting tuples: stream table, arrival queue and output, as HYBRIDJOIN and its kin use them.
+
+What the three papers' inner loops have in common stands here once: take arrivals in, probe
+with a partition, let go of what it settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import BudgetError
+from semistream.metrics import Recorder
+from semistream.parts.arrival_queue import ArrivalQueue
+from semistream.parts.disk_buffer import Partition
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.output import Output
+from semistream.parts.stream_buffer import Arrivals, StreamBuffer
+from semistream.parts.stream_table import StreamTable
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class Prober:
+    """Pairs waiting tuples with the rows of a partition and sends the pairs out."""
+
+    def __init__(
+        self, shape: JoinShape, table: StreamTable, output: Output, recorder: Recorder
+    ) -> None:
+        """For the tuples of one stream table."""
+        self._shape = shape
+        self._table = table
+        self._output = output
+        self._recorder = recorder
+
+    def probe(self, partition: Partition, region: int, start: int, stop: int) -> Batches:
+        """Output r ⋈ H for rows start..stop of the partition; marks the tuples that matched."""
+        output = self._output
+        slots, rows = output.slots, output.rows
+        for count in self._table.pairs(region, partition.codes, start, stop, slots, rows):
+            for begin, end in output.cuts(partition, rows[:count]):
+                yield from self._join(partition, slots[begin:end], rows[begin:end])
+
+    def finish(self, slots: NDArray[np.int32]) -> Batches:
+        """Unlinked tuples are done: those that never matched go out as unmatched."""
+        lonely = self._table.finish(slots)
+        if len(lonely) and self._shape.how == "left":
+            most = len(self._output.slots)
+            for start in range(0, len(lonely), most):
+                part = self._table.gather(lonely[start : start + most])
+                yield from self._output.unmatched(part)
+        self._table.release(slots)
+
+    def _join(
+        self, partition: Partition, slots: NDArray[np.int32], rows: NDArray[np.int32]
+    ) -> Batches:
+        stream = self._table.gather(slots)
+        master = partition.batch.take(pa.array(rows))
+        agree = self._shape.true_matches(stream, master)
+        if agree is not None:
+            keep = pa.array(agree)
+            stream, master, slots = stream.filter(keep), master.filter(keep), slots[agree]
+        self._table.mark_matched(slots)
+        self._recorder.matches += len(slots)
+        yield from self._output.matched(stream, master)
+
+
+class WaitingTuples:
+    """H and Q together: enter, oldest, probe, settle."""
+
+    def __init__(
+        self,
+        shape: JoinShape,
+        table: StreamTable,
+        queue: ArrivalQueue,
+        output: Output,
+        recorder: Recorder,
+    ) -> None:
+        """Nothing waits yet."""
+        self.table = table
+        self.queue = queue
+        self._output = output
+        self._prober = Prober(shape, table, output, recorder)
+
+    def __len__(self) -> int:
+        """How many tuples wait."""
+        return len(self.queue)
+
+    def fill(self, stream: StreamBuffer) -> Batches:
+        """Read as many tuples as there are free slots, or as have arrived."""
+        for arrivals in stream.read(self.queue.free):
+            yield from self._output.arrived(arrivals)
+            if not self.enter(arrivals, stream):
+                return
+
+    def enter(self, arrivals: Arrivals, stream: StreamBuffer) -> bool:
+        """Put arrivals into table and queue; False when the heap had no room for them all."""
+        count = fitting(arrivals, self.table, stream, waiting=len(self))
+        if count:
+            slots = self.queue.append(count)
+            self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
+        return count == len(arrivals.codes)
+
+    def oldest(self) -> int:
+        """The code of the tuple that has waited longest."""
+        return self.table.code(self.queue.oldest())
+
+    def probe(self, partition: Partition, wanted: int | None = None) -> Batches:
+        """Join a partition with all waiting tuples and let go of those it settles.
+
+        Keys that are whole in the partition are settled; in key order so is every absent key
+        in its range. Rows of `wanted`, a key that crosses partitions, are joined, not settled.
+        """
+        region = partition.number
+        yield from self._prober.probe(partition, region, partition.start, partition.stop)
+        if wanted is not None:
+            first, last = partition.partial_rows(wanted)
+            yield from self._prober.probe(partition, self.table.region(wanted), first, last)
+        if self.table.clustered:
+            settled = self.table.remove_range(region, partition.low, partition.high)
+        else:
+            settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
+        yield from self._finish(settled)
+
+    def settle(self, code: int) -> Batches:
+        """All of `code`'s master rows have been seen: its tuples are done, matched or not."""
+        codes = np.array([code], np.int64)
+        codes.flags.writeable = False
+        yield from self._finish(self.table.remove_codes(codes))
+
+    def check(self) -> None:
+        """Assert that table and queue hold the same tuples."""
+        self.table.check()
+        self.queue.check()
+        held = sorted(slot for chain in self.table.waiting().values() for slot in chain)
+        assert held == sorted(self.queue.waiting())
+
+    def _finish(self, removed: Iterator[NDArray[np.int32]]) -> Batches:
+        for slots in removed:
+            yield from self._prober.finish(slots)
+            self.queue.remove(slots)
+
+
+def fitting(arrivals: Arrivals, table: StreamTable, stream: StreamBuffer, waiting: int) -> int:
+    """How many arrivals the table can take now; the rest goes back to the stream buffer."""
+    count = table.store.fitting(arrivals.batch)
+    if count < len(arrivals.codes):
+        stream.put_back(len(arrivals.codes) - count)
+        if not count and not waiting:
+            size = arrivals.batch.slice(0, 1).nbytes
+            raise BudgetError(
+                f"A stream tuple takes {size:,} bytes, more than the {table.store.heap_limit:,} "
+                "bytes that the stream table has for all columns of varying size. "
+                f"Give the join at least {4 * size:,} bytes more memory."
+            )
+    return count

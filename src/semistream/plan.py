@@ -1,0 +1,40 @@
+"""Join plan: an algorithm and the sizes of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class JoinPlan:
+    """How the budget is divided. `parts` has the bytes of each part; they never pass `memory`.
+
+    Paper symbols: `partition_pages` b or k, `stream_slots` h_S, `chunk_tuples` w of MESHJOIN,
+    `pinned_partitions` the non-swappable part (l in Optimised X-HYBRIDJOIN, in partitions).
+    """
+
+    algorithm: str
+    memory: int
+    partition_pages: int
+    stream_slots: int
+    chunk_tuples: int
+    pinned_partitions: int
+    heap_bytes: int
+    fragment_bytes: int
+    pairs: int
+    stream_chunk_rows: int
+    frames: int = 1
+    parts: dict[str, int] = field(default_factory=dict)
+
+    def explain(self) -> str:
+        """The sizes as text, one part a line."""
+        sizes = [f"partition {self.partition_pages} pages"]
+        if self.stream_slots:
+            sizes.append(f"{self.stream_slots:,} waiting tuples")
+        if self.chunk_tuples:
+            sizes.append(f"{self.chunk_tuples:,} tuples per iteration")
+        if self.pinned_partitions:
+            sizes.append(f"{self.pinned_partitions} pinned partitions")
+        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(sizes)}"]
+        lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
+        return "\n".join(lines)

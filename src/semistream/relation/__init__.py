@@ -1,0 +1,12 @@
+"""R on disk: page files, their index, versions, and the readers that fill a disk buffer.
+
+`MasterTable` is what the rest of semistream uses; it hands out a `PageReader` over the pages
+and, when they are not in code order, a `Locator` that says where a key's rows are.
+"""
+
+from semistream.relation.locator import Locator
+from semistream.relation.master_table import MasterTable
+from semistream.relation.page_file import PageIndex
+from semistream.relation.reader import IO_MODES, Frame, PageReader
+
+__all__ = ["IO_MODES", "Frame", "Locator", "MasterTable", "PageIndex", "PageReader"]

@@ -1,0 +1,152 @@
+"""Any Arrow input as a table whose columns can be stored.
+
+Dictionaries and views become their plain values: a page is decoded by itself, without
+dictionaries from elsewhere, and Arrow's `take` on views would alias the frame they were read into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.errors import OptionError, UnsupportedTypeError
+
+__all__ = ["ArrowData", "as_table", "stored_table", "stored_type"]
+
+ArrowData: TypeAlias = "pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterable[pa.RecordBatch]"
+"""What a master table can be built from without Spark."""
+
+# Decoding multiplies bytes; in slices a string column stays far from its 2 GB.
+_SLICE_ROWS = 1 << 20
+
+
+def as_table(data: ArrowData) -> pa.Table:
+    """Collect the data in memory; its column names must differ."""
+    if isinstance(data, pa.RecordBatchReader):
+        table = data.read_all()
+    elif isinstance(data, pa.Table):
+        table = data
+    else:
+        table = _from_batches(data)
+    repeated = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if repeated:
+        raise OptionError(
+            f"Column names occur twice: {', '.join(repeated)}. Rename them so that all differ."
+        )
+    return table
+
+
+def stored_table(table: pa.Table) -> pa.Table:
+    """The table with plain types; `UnsupportedTypeError` for a column that cannot be stored."""
+    columns, fields = [], []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        target = stored_type(field.type)
+        try:
+            if target != field.type:
+                column = _plain(column, target)
+            _check_storable(column)
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise UnsupportedTypeError(
+                f"Column {field.name!r} has type {field.type}, which cannot be stored: {error}. "
+                "Cast it to a plain type, or leave it out."
+            ) from error
+        columns.append(column)
+        fields.append(field.with_type(target))
+    return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """The plain type that values of this type are stored as, nested types included."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return stored_type(type_.value_type)
+    if pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_binary_view(type_):
+        return pa.binary()
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(stored_type(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(
+            type_.key_field.with_type(stored_type(type_.key_type)),
+            type_.item_field.with_type(stored_type(type_.item_type)),
+            keys_sorted=type_.keys_sorted,
+        )
+    return _stored_list(type_)
+
+
+def _stored_list(type_: pa.DataType) -> pa.DataType:
+    if not hasattr(type_, "value_field"):
+        return type_
+    values = type_.value_field.with_type(stored_type(type_.value_type))
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(values, type_.list_size)
+    wide = pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_)
+    return pa.large_list(values) if wide else pa.list_(values)
+
+
+def _from_batches(data: object) -> pa.Table:
+    if isinstance(data, pa.RecordBatch):
+        batches = [data]
+    elif isinstance(data, Iterable):
+        batches = list(data)
+    else:
+        batches = [data]
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise OptionError(
+                f"The data holds a {type(batch).__name__}. Give a pyarrow Table, a "
+                "RecordBatchReader, a RecordBatch or an iterable of record batches."
+            )
+    if not batches:
+        raise OptionError(
+            "The iterable of record batches is empty, so its columns are unknown. "
+            "For a master table without rows give an empty pyarrow Table."
+        )
+    try:
+        return pa.Table.from_batches(batches)
+    except pa.ArrowInvalid as error:
+        raise OptionError(
+            f"The record batches differ in schema: {error}. Cast them to one schema first."
+        ) from error
+
+
+def _plain(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    slices = [
+        _plain_array(chunk.slice(start, _SLICE_ROWS), target)
+        for chunk in column.chunks
+        for start in range(0, len(chunk), _SLICE_ROWS)
+    ]
+    return pa.chunked_array(slices, target)
+
+
+def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = _from_list_view(array)
+    plain = array.cast(target)
+    plain.validate()
+    return plain
+
+
+def _from_list_view(array: pa.Array) -> pa.Array:
+    """Arrow's own cast from a list view may lose the last elements (seen in pyarrow 26)."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    mask = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=mask)
+
+
+def _check_storable(column: pa.ChunkedArray) -> None:
+    """Do with one row what building and reading do with all: join, take, write, read back."""
+    chunks = column.slice(0, 1).chunks
+    sample = pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+    twice = pa.concat_arrays([sample, sample]).take(pa.array(range(len(sample)), pa.int64()))
+    batch = pa.record_batch([twice], names=["column"])
+    decoded = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+    decoded.validate()
