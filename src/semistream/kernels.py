@@ -12,6 +12,7 @@ says. A kernel that fills its output array returns early and can be called again
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -25,8 +26,11 @@ NONE: Final = -1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FULL = np.uint64(64)
 OLDEST, NEWEST, FREE, COUNT = 0, 1, 2, 3
-_BINS_PER_OCTAVE = 16
-HISTOGRAM_BINS = 33 * _BINS_PER_OCTAVE
+BINS_PER_OCTAVE = 16
+HISTOGRAM_BINS = 34 * BINS_PER_OCTAVE
+MATCHED = np.uint32(1)
+EVEN = 0xFFFFFFFE
+_BLOCK = 64
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -36,21 +40,35 @@ def kernel(function: _Function) -> _Function:
     return cast(_Function, numba.njit(cache=True, nogil=True)(function))
 
 
+NODE: Final = np.dtype(
+    [
+        ("code", np.int64),
+        ("next_key", np.int32),
+        ("next_same", np.int32),
+        ("last_same", np.int32),
+        ("entered", np.uint32),
+    ]
+)
+"""One slot of a hash table. What a look-up needs lies together: one cache miss, not five.
+
+`entered` is the time of entry in even microseconds; made odd when the tuple has matched.
+"""
+
+LINK: Final = np.dtype([("older", np.int32), ("newer", np.int32)])
+"""One slot of an arrival queue."""
+
+
 class Chains(NamedTuple):
-    """The arrays of a stream table, indexed by bucket (`heads`) or by slot (the rest)."""
+    """A hash table: the first slot of each bucket, and the slots."""
 
     heads: NDArray[np.int32]
-    code: NDArray[np.int64]
-    next_key: NDArray[np.int32]
-    next_same: NDArray[np.int32]
-    last_same: NDArray[np.int32]
+    nodes: Any
 
 
 class Links(NamedTuple):
-    """The arrays of an arrival queue, indexed by slot; `ends` holds its four scalars."""
+    """An arrival queue: its slots, and four scalars."""
 
-    older: NDArray[np.int32]
-    newer: NDArray[np.int32]
+    links: Any
     ends: NDArray[np.int64]
 
 
@@ -81,23 +99,25 @@ def insert(
     bits: int,
     codes: NDArray[np.int64],
     slots: NDArray[np.int32],
+    entered: int,
 ) -> None:
     """Put each code's tuple, already given a slot, behind the earlier tuples of its code."""
     for i in range(len(codes)):
         code, slot = codes[i], slots[i]
         bucket = bucket_of(region_of(fences, code), bits, code)
         first = chains.heads[bucket]
-        while first != NONE and chains.code[first] != code:
-            first = chains.next_key[first]
-        chains.code[slot] = code
-        chains.next_same[slot] = NONE
+        while first != NONE and chains.nodes[first].code != code:
+            first = chains.nodes[first].next_key
+        chains.nodes[slot].code = code
+        chains.nodes[slot].next_same = NONE
+        chains.nodes[slot].entered = entered & EVEN
         if first == NONE:
-            chains.next_key[slot] = chains.heads[bucket]
-            chains.last_same[slot] = slot
+            chains.nodes[slot].next_key = chains.heads[bucket]
+            chains.nodes[slot].last_same = slot
             chains.heads[bucket] = slot
         else:
-            chains.next_same[chains.last_same[first]] = slot
-            chains.last_same[first] = slot
+            chains.nodes[chains.nodes[first].last_same].next_same = slot
+            chains.nodes[first].last_same = slot
 
 
 @kernel
@@ -110,31 +130,55 @@ def probe(
     cursor: NDArray[np.int64],
     slots: NDArray[np.int32],
     rows: NDArray[np.int32],
+    mark: bool,
 ) -> int:
     """Pair master rows cursor[0]..stop with the waiting tuples of their code.
 
     Returns how many pairs were written; fewer than `len(slots)` means that all rows are done.
-    `cursor` is (next row, next slot of that row's code, or NONE).
+    `cursor` is (next row, next slot of that row's code, or NONE). With `mark` the tuples count
+    as matched.
     """
     written = 0
     row, slot = cursor[0], cursor[1]
+    firsts = np.empty(_BLOCK, np.int32)
     while row < stop:
-        if slot == NONE:
-            code = row_codes[row]
-            slot = chains.heads[bucket_of(region, bits, code)]
-            while slot != NONE and chains.code[slot] != code:
-                slot = chains.next_key[slot]
-        while slot != NONE:
-            if written == len(slots):
-                cursor[0], cursor[1] = row, slot
-                return written
-            slots[written] = slot
-            rows[written] = row
-            written += 1
-            slot = chains.next_same[slot]
-        row += 1
+        block = min(_BLOCK, stop - row)
+        # First all heads of a block, then their nodes: loads that do not wait for each other.
+        for i in range(block):
+            firsts[i] = chains.heads[bucket_of(region, bits, row_codes[row + i])]
+        for i in range(block):
+            if slot == NONE:
+                slot = firsts[i]
+                code = row_codes[row + i]
+                while slot != NONE and chains.nodes[slot].code != code:
+                    slot = chains.nodes[slot].next_key
+            while slot != NONE:
+                if written == len(slots):
+                    cursor[0], cursor[1] = row + i, slot
+                    return written
+                if mark:
+                    chains.nodes[slot].entered |= MATCHED
+                slots[written] = slot
+                rows[written] = row + i
+                written += 1
+                slot = chains.nodes[slot].next_same
+        row += block
     cursor[0], cursor[1] = row, NONE
     return written
+
+
+@kernel
+def gather_codes(nodes: Any, slots: NDArray[np.int32], out: NDArray[np.int64]) -> None:
+    """The codes of the tuples in `slots`."""
+    for i in range(len(slots)):
+        out[i] = nodes[slots[i]].code
+
+
+@kernel
+def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
+    """These tuples have found a master row."""
+    for i in range(len(slots)):
+        nodes[slots[i]].entered |= MATCHED
 
 
 @kernel
@@ -151,16 +195,16 @@ def _drain(
     while slot != NONE and written < len(out):
         out[written] = slot
         written += 1
-        slot = chains.next_same[slot]
-    rest = chains.next_key[first]
+        slot = chains.nodes[slot].next_same
+    rest = chains.nodes[first].next_key
     if slot != NONE:
-        chains.last_same[slot] = chains.last_same[first]
-        chains.next_key[slot] = chains.next_key[first]
+        chains.nodes[slot].last_same = chains.nodes[first].last_same
+        chains.nodes[slot].next_key = chains.nodes[first].next_key
         rest = slot
     if previous == NONE:
         chains.heads[bucket] = rest
     else:
-        chains.next_key[previous] = rest
+        chains.nodes[previous].next_key = rest
     return written
 
 
@@ -173,8 +217,8 @@ def remove_range(
     for bucket in range(region << bits, (region + 1) << bits):
         previous, slot = NONE, chains.heads[bucket]
         while slot != NONE:
-            following = chains.next_key[slot]
-            if low <= chains.code[slot] <= high:
+            following = chains.nodes[slot].next_key
+            if low <= chains.nodes[slot].code <= high:
                 if written == len(out):
                     return written
                 written = _drain(chains, bucket, previous, slot, out, written)
@@ -202,9 +246,9 @@ def remove_codes(
             continue
         bucket = bucket_of(region_of(fences, code), bits, code)
         previous, slot = NONE, chains.heads[bucket]
-        while slot != NONE and chains.code[slot] != code:
+        while slot != NONE and chains.nodes[slot].code != code:
             previous = slot
-            slot = chains.next_key[slot]
+            slot = chains.nodes[slot].next_key
         if slot != NONE:
             if written == len(out):
                 return written
@@ -221,24 +265,24 @@ def remove_oldest_of_code(
     """Unlink slots, each of which must be the oldest waiting tuple of its code."""
     for i in range(len(slots)):
         slot = slots[i]
-        code = chains.code[slot]
+        code = chains.nodes[slot].code
         bucket = bucket_of(region_of(fences, code), bits, code)
         previous, first = NONE, chains.heads[bucket]
-        while first != NONE and chains.code[first] != code:
+        while first != NONE and chains.nodes[first].code != code:
             previous = first
-            first = chains.next_key[first]
+            first = chains.nodes[first].next_key
         if first != slot:
             return False
-        rest = chains.next_same[slot]
+        rest = chains.nodes[slot].next_same
         if rest == NONE:
-            rest = chains.next_key[slot]
+            rest = chains.nodes[slot].next_key
         else:
-            chains.last_same[rest] = chains.last_same[slot]
-            chains.next_key[rest] = chains.next_key[slot]
+            chains.nodes[rest].last_same = chains.nodes[slot].last_same
+            chains.nodes[rest].next_key = chains.nodes[slot].next_key
         if previous == NONE:
             chains.heads[bucket] = rest
         else:
-            chains.next_key[previous] = rest
+            chains.nodes[previous].next_key = rest
     return True
 
 
@@ -248,14 +292,14 @@ def append(links: Links, slots: NDArray[np.int32]) -> None:
     ends = links.ends
     for i in range(len(slots)):
         slot = ends[FREE]
-        ends[FREE] = links.newer[slot]
+        ends[FREE] = links.links[slot].newer
         newest = ends[NEWEST]
-        links.older[slot] = newest
-        links.newer[slot] = NONE
+        links.links[slot].older = newest
+        links.links[slot].newer = NONE
         if newest == NONE:
             ends[OLDEST] = slot
         else:
-            links.newer[newest] = slot
+            links.links[newest].newer = slot
         ends[NEWEST] = slot
         slots[i] = slot
     ends[COUNT] += len(slots)
@@ -267,16 +311,16 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
     ends = links.ends
     for i in range(len(slots)):
         slot = slots[i]
-        older, newer = links.older[slot], links.newer[slot]
+        older, newer = links.links[slot].older, links.links[slot].newer
         if older == NONE:
             ends[OLDEST] = newer
         else:
-            links.newer[older] = newer
+            links.links[older].newer = newer
         if newer == NONE:
             ends[NEWEST] = older
         else:
-            links.older[newer] = older
-        links.newer[slot] = ends[FREE]
+            links.links[newer].older = older
+        links.links[slot].newer = ends[FREE]
         ends[FREE] = slot
     ends[COUNT] -= len(slots)
 
@@ -284,23 +328,34 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
 @kernel
 def bin_of(micros: int) -> int:
     """The histogram bin of a duration: 16 bins per power of two, 0 for nothing."""
-    return int(np.log2(micros + 1.0) * _BINS_PER_OCTAVE)
+    mantissa, exponent = math.frexp(micros + 1.0)
+    return (exponent - 1) * BINS_PER_OCTAVE + int((2.0 * mantissa - 1.0) * BINS_PER_OCTAVE)
 
 
 @kernel
-def record_waits(
-    histogram: NDArray[np.int64],
-    entered: NDArray[np.uint32],
+def finish(
+    nodes: Any,
     slots: NDArray[np.int32],
-    now: np.uint32,
-) -> int:
-    """Count now - entered, in wrapping microseconds, for each slot; returns their sum."""
+    now: int,
+    histogram: NDArray[np.int64],
+    lonely: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Count how long the tuples waited; write those without a match to `lonely`.
+
+    Returns how many there are of those, and the sum of all waits in microseconds, which wrap
+    at 2**32 and are therefore right for waits of up to 71 minutes.
+    """
+    unmatched = 0
     total = 0
     for i in range(len(slots)):
-        micros = np.int64(np.uint32(now - entered[slots[i]]))
+        entered = nodes[slots[i]].entered
+        micros = (now - (np.int64(entered) & EVEN)) & 0xFFFFFFFF
         histogram[bin_of(micros)] += 1
         total += micros
-    return total
+        if not entered & MATCHED:
+            lonely[unmatched] = slots[i]
+            unmatched += 1
+    return unmatched, total
 
 
 @kernel

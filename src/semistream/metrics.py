@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels import HISTOGRAM_BINS, bin_of, record_waits
+from semistream.kernels import BINS_PER_OCTAVE, HISTOGRAM_BINS, bin_of
 
 Clock = Callable[[], float]
 """Seconds, from any origin, never running backwards."""
@@ -33,30 +33,32 @@ class DurationHistogram:
 
     def __init__(self) -> None:
         """No durations yet."""
-        self._bins: NDArray[np.int64] = np.zeros(HISTOGRAM_BINS, np.int64)
+        self.bins: NDArray[np.int64] = np.zeros(HISTOGRAM_BINS, np.int64)
         self._total_micros = 0
 
     def add(self, seconds: float, count: int) -> None:
         """`count` tuples took `seconds` each. O(1)."""
         micros = int(seconds * 1e6)
-        self._bins[min(bin_of(micros), HISTOGRAM_BINS - 1)] += count
+        self.bins[min(bin_of(micros), HISTOGRAM_BINS - 1)] += count
         self._total_micros += micros * count
 
-    def add_waits(self, entered: NDArray[np.uint32], slots: NDArray[np.int32], now: int) -> None:
-        """The tuples in `slots`, entered at wrapping microseconds, are finished. O(slots)."""
-        self._total_micros += record_waits(self._bins, entered, slots, np.uint32(now))
+    def add_counted(self, total_micros: int) -> None:
+        """A kernel has counted durations into `bins`; this is their sum."""
+        self._total_micros += total_micros
 
     def snapshot(self) -> Durations:
         """Mean, median and 99th percentile so far; zeros when nothing was added."""
-        count = int(self._bins.sum())
+        count = int(self.bins.sum())
         if count == 0:
             return Durations(0.0, 0.0, 0.0)
         mean = self._total_micros / count / 1e6
         return Durations(mean, self._quantile(0.50, count), self._quantile(0.99, count))
 
     def _quantile(self, share: float, count: int) -> float:
-        index = int(np.searchsorted(np.cumsum(self._bins), share * count))
-        return float((2.0 ** ((index + 0.5) / 16) - 1) / 1e6) if index else 0.0
+        index = int(np.searchsorted(np.cumsum(self.bins), share * count))
+        octave, place = divmod(index, BINS_PER_OCTAVE)
+        middle = 2.0**octave * (1 + (place + 0.5) / BINS_PER_OCTAVE) - 1
+        return middle / 1e6 if index else 0.0
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,8 @@ class Recorder:
         self._stopped = self.clock()
 
     def micros(self) -> int:
-        """Microseconds now, wrapping at 2**32 (71 minutes): four bytes per waiting tuple."""
-        return int(self.clock() * 1e6) & 0xFFFFFFFF
+        """Microseconds now, even and wrapping at 2**32: four bytes per waiting tuple."""
+        return int(self.clock() * 1e6) & 0xFFFFFFFE
 
     def snapshot(self, algorithm: str, peak_memory: int, budget: int) -> Metrics:
         """What has been counted so far."""

@@ -132,6 +132,16 @@ def test_the_locator_of_a_built_table_knows_keys_that_span_pages(tmp_path: Path)
     assert (high[1:-1] > low[1:-1]).any()
 
 
+def test_index_and_look_up_memory_are_told(tmp_path: Path) -> None:
+    given = MasterTable.from_arrow(products(9000), tmp_path / "g", key="id", layout="given")
+    with given.locator() or pytest.fail("no locator") as locator:
+        assert given.index_bytes == given.pages.nbytes + locator.nbytes
+        assert given.locator_frame_bytes >= locator.frame_bytes()
+    ordered = MasterTable.from_arrow(products(9000), tmp_path / "k", key="id")
+    assert ordered.index_bytes == ordered.pages.nbytes
+    assert (ordered.locator(), ordered.locator_frame_bytes) == (None, 0)
+
+
 def test_a_composite_key_and_its_hidden_code(tmp_path: Path) -> None:
     data = pa.table({"a": [1, 1, 2], "v": [1.0, 2.0, 3.0], "b": ["x", "y", "x"]})
     master = MasterTable.from_arrow(data, tmp_path / "r", key=["b", "a"])
@@ -444,9 +454,21 @@ def test_bad_data_is_told_before_anything_is_written(tmp_path: Path) -> None:
         MasterTable.from_arrow(products(1), tmp_path / "file", key="id")
 
 
-def test_a_column_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
-    views = pa.array([[[1]], [[2, 3], [4]]], pa.list_(pa.list_view(pa.int64())))
-    data = pa.table({"id": [1, 2], "odd": views})
+def dense_union() -> pa.Array:
+    kinds, offsets = pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32())
+    return pa.UnionArray.from_dense(kinds, offsets, [pa.array([1]), pa.array(["a"])])
+
+
+UNSTORABLE = [
+    pa.array([[[1]], [[2, 3], [4]]], pa.list_(pa.list_view(pa.int64()))),
+    dense_union(),
+    pa.StructArray.from_arrays([dense_union()], ["inner"]),
+]
+
+
+@pytest.mark.parametrize("odd", UNSTORABLE, ids=lambda a: str(a.type)[:12])
+def test_a_column_that_cannot_be_stored_is_named(tmp_path: Path, odd: pa.Array) -> None:
+    data = pa.table({"id": [1, 2], "odd": odd})
     with pytest.raises(UnsupportedTypeError, match="Column 'odd'"):
         MasterTable.from_arrow(data, tmp_path / "r", key="id")
     assert files_below(tmp_path) == []

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.budget import Grant
-from semistream.kernels import COUNT, FREE, NEWEST, NONE, OLDEST, Links, append, unlink
+from semistream.kernels import COUNT, FREE, LINK, NEWEST, NONE, OLDEST, Links, append, unlink
 
-BYTES_PER_SLOT = 8
+BYTES_PER_SLOT = LINK.itemsize
 """Two int32 links."""
 
 
@@ -25,10 +25,12 @@ class ArrivalQueue:
         """All `capacity` slots are free."""
         grant.take(capacity * BYTES_PER_SLOT)
         self.capacity = capacity
-        newer = np.arange(1, capacity + 1, dtype=np.int32)
-        newer[-1:] = NONE
+        links = np.zeros(capacity, LINK)
+        links["older"] = NONE
+        links["newer"] = np.arange(1, capacity + 1)
+        links["newer"][-1:] = NONE
         ends = np.array([NONE, NONE, 0 if capacity else NONE, 0], np.int64)
-        self._links = Links(np.full(capacity, NONE, np.int32), newer, ends)
+        self._links = Links(links, ends)
 
     def __len__(self) -> int:
         """How many slots wait."""
@@ -57,21 +59,21 @@ class ArrivalQueue:
 
     def waiting(self) -> list[int]:
         """The waiting slots, oldest first. O(n), for checks."""
-        return self._walk(self._links.newer, int(self._links.ends[OLDEST]))
+        return self._walk("newer", int(self._links.ends[OLDEST]))
 
     def check(self) -> None:
         """Assert that both directions tell the same story and that no slot is lost."""
         forward = self.waiting()
-        backward = self._walk(self._links.older, int(self._links.ends[NEWEST]))
-        free = self._walk(self._links.newer, int(self._links.ends[FREE]))
+        backward = self._walk("older", int(self._links.ends[NEWEST]))
+        free = self._walk("newer", int(self._links.ends[FREE]))
         assert forward == backward[::-1]
         assert len(forward) == len(self)
         assert sorted(forward + free) == list(range(self.capacity))
 
-    def _walk(self, links: NDArray[np.int32], slot: int) -> list[int]:
+    def _walk(self, towards: str, slot: int) -> list[int]:
         seen: list[int] = []
         while slot != NONE:
             assert len(seen) < self.capacity, "the queue has a cycle"
             seen.append(slot)
-            slot = int(links[slot])
+            slot = int(self._links.links[slot][towards])
         return seen

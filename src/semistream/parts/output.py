@@ -22,7 +22,7 @@ from semistream.parts.stream_buffer import Arrivals
 
 PAIR_BYTES = 24
 """Slot, row and the arrays that hand them on, per pair found at once."""
-_ENOUGH_ROWS = 16384
+_ENOUGH_ROWS = 1024
 
 
 def staging_bytes(fragment_bytes: int, pairs: int) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from semistream import kernels
 from semistream.budget import Grant
-from semistream.kernels import NONE, Chains
+from semistream.kernels import NODE, NONE, Chains
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
@@ -23,8 +23,8 @@ from semistream.parts.output import Output
 from semistream.parts.stream_buffer import Arrivals
 from semistream.parts.stream_table import bucket_bits
 
-BYTES_PER_ROW = 8 + 3 * 4 + 4
-"""Code, links and a bucket."""
+BYTES_PER_ROW = NODE.itemsize + 4
+"""A node and a bucket."""
 _NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -48,16 +48,13 @@ class PinnedRows:
         self._partitions = partitions
         self._starts = np.cumsum([0] + [len(partition.codes) for partition in partitions])
         self._bits = bucket_bits(rows, 1)
-        self._chains = Chains(
-            np.full(1 << self._bits, NONE, np.int32),
-            np.zeros(rows, np.int64),
-            *(np.full(rows, NONE, np.int32) for _ in range(3)),
-        )
+        heads = np.full(1 << self._bits, NONE, np.int32)
+        self._chains = Chains(heads, np.zeros(rows, NODE))
         for partition, start in zip(partitions, self._starts, strict=False):
             whole = slice(partition.start, partition.stop)
             slots = np.arange(start + whole.start, start + whole.stop, dtype=np.int32)
             codes = partition.codes[whole]
-            kernels.insert(self._chains, _NO_FENCES, self._bits, codes, slots)
+            kernels.insert(self._chains, _NO_FENCES, self._bits, codes, slots, 0)
 
     def probe(
         self, arrivals: Arrivals, missed: NDArray[np.bool_]
@@ -77,6 +74,7 @@ class PinnedRows:
                 cursor,
                 output.slots,
                 output.rows,
+                False,
             )
             yield from self._join(arrivals, output.rows[:found], output.slots[:found], missed)
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
-from semistream.kernels import NONE, Chains
+from semistream.kernels import NODE, NONE, Chains
 from semistream.metrics import Recorder
 from semistream.parts.tuple_store import TupleLayout, TupleStore
 
-BYTES_PER_SLOT = 8 + 3 * 4 + 1 + 4
-"""Code, three links, the matched flag and the time of entry."""
+BYTES_PER_SLOT = NODE.itemsize
+"""Code, three links, and the time of entry with the matched flag."""
 BYTES_PER_BUCKET = 4
 _SCRATCH = 8192
 
@@ -41,7 +41,7 @@ def table_bytes(capacity: int, fences: int, layout: TupleLayout, heap_bytes: int
     regions = max(fences, 1)
     buckets = regions << bucket_bits(capacity, regions)
     per_slot = BYTES_PER_SLOT + layout.slot_bytes
-    scratch = min(_SCRATCH, max(capacity, 1)) * 4
+    scratch = min(_SCRATCH, max(capacity, 1)) * 8
     return capacity * per_slot + buckets * BYTES_PER_BUCKET + fences * 8 + heap_bytes + scratch
 
 
@@ -67,16 +67,9 @@ class StreamTable:
         self._fences = fences
         self._bits = bits
         self._recorder = recorder
-        self._chains = Chains(
-            heads=np.full(buckets, NONE, np.int32),
-            code=np.zeros(capacity, np.int64),
-            next_key=np.full(capacity, NONE, np.int32),
-            next_same=np.full(capacity, NONE, np.int32),
-            last_same=np.full(capacity, NONE, np.int32),
-        )
-        self._matched = np.zeros(capacity, np.bool_)
-        self._entered = np.zeros(capacity, np.uint32)
+        self._chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
         self._removed = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
+        self._lonely = np.empty_like(self._removed)
 
     @property
     def clustered(self) -> bool:
@@ -87,15 +80,14 @@ class StreamTable:
         self, slots: NDArray[np.int32], codes: NDArray[np.int64], batch: pa.RecordBatch
     ) -> None:
         """Put arriving tuples under their slots. O(1) per tuple on average."""
-        kernels.insert(self._chains, self._fences, self._bits, codes, slots)
-        self._matched[slots] = False
-        self._entered[slots] = self._recorder.micros()
+        now = self._recorder.micros()
+        kernels.insert(self._chains, self._fences, self._bits, codes, slots, now)
         self.store.put(slots, batch)
         self._recorder.appends += len(slots)
 
     def code(self, slot: int) -> int:
         """The code of the tuple in `slot`."""
-        return int(self._chains.code[slot])
+        return int(self._chains.nodes[slot]["code"])
 
     def pairs(
         self,
@@ -105,10 +97,12 @@ class StreamTable:
         stop: int,
         slots: NDArray[np.int32],
         rows: NDArray[np.int32],
+        mark: bool,
     ) -> Iterator[int]:
         """Probe with master rows start..stop, writing (slot, row) pairs an array-full at a time.
 
         Yields how many pairs `slots` and `rows` hold; they must be used before the next one.
+        With `mark` the tuples count as matched: codes are keys.
         """
         cursor = np.array([start, NONE], np.int64)
         self._recorder.probes += stop - start
@@ -116,7 +110,7 @@ class StreamTable:
             region = 0
         while cursor[0] < stop:
             found = kernels.probe(
-                self._chains, region, self._bits, codes, stop, cursor, slots, rows
+                self._chains, region, self._bits, codes, stop, cursor, slots, rows, mark
             )
             if found:
                 yield found
@@ -127,11 +121,13 @@ class StreamTable:
 
     def gather(self, slots: NDArray[np.int32]) -> pa.RecordBatch:
         """The tuples in `slots`, copied."""
-        return self.store.gather(slots, np.take(self._chains.code, slots))
+        codes = np.empty(len(slots), np.int64)
+        kernels.gather_codes(self._chains.nodes, slots, codes)
+        return self.store.gather(slots, codes)
 
     def mark_matched(self, slots: NDArray[np.int32]) -> None:
         """These tuples have found a master row."""
-        self._matched[slots] = True
+        kernels.mark_matched(self._chains.nodes, slots)
 
     def remove_range(self, region: int, low: int, high: int) -> Iterator[NDArray[np.int32]]:
         """Unlink every tuple of a region with low <= code <= high; yields their slots."""
@@ -157,14 +153,17 @@ class StreamTable:
 
         Their columns stay readable until `release`.
         """
-        matched = np.take(self._matched, slots)
-        joined = int(np.count_nonzero(matched))
         recorder = self._recorder
-        recorder.joined += joined
-        recorder.unmatched += len(slots) - joined
+        lonely = self._lonely if len(slots) <= len(self._lonely) else np.empty_like(slots)
+        bins = recorder.processing.bins
+        unmatched, waited = kernels.finish(
+            self._chains.nodes, slots, recorder.micros(), bins, lonely
+        )
+        recorder.joined += len(slots) - unmatched
+        recorder.unmatched += unmatched
         recorder.deletes += len(slots)
-        recorder.processing.add_waits(self._entered, slots, recorder.micros())
-        return slots[:0] if joined == len(slots) else slots[~matched]
+        recorder.processing.add_counted(waited)
+        return lonely[:unmatched]
 
     def release(self, slots: NDArray[np.int32]) -> None:
         """The columns of finished tuples are needed no more."""
@@ -180,7 +179,7 @@ class StreamTable:
                 assert code not in found, "a code stands in two chains"
                 assert self._bucket(code) == bucket, "a code stands in another's bucket"
                 found[code] = self._same(first)
-                first = int(self._chains.next_key[first])
+                first = int(self._chains.nodes[first]["next_key"])
         return found
 
     def check(self) -> None:
@@ -198,6 +197,6 @@ class StreamTable:
             chain.append(slot)
             assert self.code(slot) == self.code(first)
             assert len(chain) <= self.capacity, "a chain has a cycle"
-            slot = int(self._chains.next_same[slot])
-        assert chain[-1] == int(self._chains.last_same[first])
+            slot = int(self._chains.nodes[slot]["next_same"])
+        assert chain[-1] == int(self._chains.nodes[first]["last_same"])
         return chain

@@ -39,8 +39,8 @@ class Prober:
     def probe(self, partition: Partition, region: int, start: int, stop: int) -> Batches:
         """Output r ⋈ H for rows start..stop of the partition; marks the tuples that matched."""
         output = self._output
-        slots, rows = output.slots, output.rows
-        for count in self._table.pairs(region, partition.codes, start, stop, slots, rows):
+        slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
+        for count in self._table.pairs(region, partition.codes, start, stop, slots, rows, exact):
             for begin, end in output.cuts(partition, rows[:count]):
                 yield from self._join(partition, slots[begin:end], rows[begin:end])
 
@@ -63,7 +63,8 @@ class Prober:
         if agree is not None:
             keep = pa.array(agree)
             stream, master, slots = stream.filter(keep), master.filter(keep), slots[agree]
-        self._table.mark_matched(slots)
+        if not self._shape.codec.exact:
+            self._table.mark_matched(slots)
         self._recorder.matches += len(slots)
         yield from self._output.matched(stream, master)
 

@@ -46,6 +46,7 @@ def stored_table(table: pa.Table) -> pa.Table:
     for field, column in zip(table.schema, table.columns, strict=True):
         target = stored_type(field.type)
         try:
+            _refuse_dense_union(target)
             if target != field.type:
                 column = _plain(column, target)
             _check_storable(column)
@@ -76,6 +77,14 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
             keys_sorted=type_.keys_sorted,
         )
     return _stored_list(type_)
+
+
+def _refuse_dense_union(type_: pa.DataType) -> None:
+    """Arrow does not cut the values of a dense union: each page would carry those of them all."""
+    if pa.types.is_union(type_) and type_.mode == "dense":
+        raise pa.ArrowNotImplementedError("a dense union cannot be cut into pages")
+    for i in range(type_.num_fields):
+        _refuse_dense_union(type_.field(i).type)
 
 
 def _stored_list(type_: pa.DataType) -> pa.DataType:
@@ -145,7 +154,7 @@ def _from_list_view(array: pa.Array) -> pa.Array:
 def _check_storable(column: pa.ChunkedArray) -> None:
     """Do with one row what building and reading do with all: join, take, write, read back."""
     chunks = column.slice(0, 1).chunks
-    sample = pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+    sample = pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
     twice = pa.concat_arrays([sample, sample]).take(pa.array(range(len(sample)), pa.int64()))
     batch = pa.record_batch([twice], names=["column"])
     decoded = pa.ipc.read_record_batch(batch.serialize(), batch.schema)

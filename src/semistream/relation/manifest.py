@@ -24,6 +24,7 @@ __all__ = [
     "Manifest",
     "StoredFile",
     "commit_manifest",
+    "encode_schema",
     "newest_version",
     "read_manifest",
 ]

@@ -224,8 +224,6 @@ def _is_nested(type_: pa.DataType) -> bool:
 
 def _overhead(schema: pa.Schema) -> int:
     """Bytes of a page that are not rows: the metadata, and the padding after each buffer."""
-    empty = pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in schema], schema=schema
-    )
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     buffers = sum(len(column.buffers()) for column in empty.columns)
     return int(pa.ipc.get_record_batch_size(empty)) + _PADDING * buffers
