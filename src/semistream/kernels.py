@@ -326,6 +326,18 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
 
 
 @kernel
+def oldest_outside(links: Links, nodes: Any, low: int, high: int, except_code: int) -> int:
+    """The longest-waiting slot whose code is not in low..high and not `except_code`, or NONE."""
+    slot = links.ends[OLDEST]
+    while slot != NONE:
+        code = nodes[slot].code
+        if (code < low or code > high) and code != except_code:
+            break
+        slot = links.links[slot].newer
+    return slot
+
+
+@kernel
 def bin_of(micros: int) -> int:
     """The histogram bin of a duration: 16 bins per power of two, 0 for nothing."""
     mantissa, exponent = math.frexp(micros + 1.0)

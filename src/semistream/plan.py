@@ -23,7 +23,7 @@ class JoinPlan:
     fragment_bytes: int
     pairs: int
     stream_chunk_rows: int
-    frames: int = 1
+    frames: int = 2
     parts: dict[str, int] = field(default_factory=dict)
 
     def explain(self) -> str:

@@ -50,7 +50,7 @@ class Needs:
     pinned_share: float = 0.0
     pinned_row_bytes: int = 0
     most_pages: int = 1 << 20
-    most_frames: int = 1
+    most_frames: int = 2
 
 
 class Sizing:
@@ -105,8 +105,9 @@ class Sizing:
         ):
             pages *= 2
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
-        frames = memory // 4 // max(disk_bytes(self._master, pages, 0), 1)
-        return self._draft(pages, fragment, chunk_rows, min(frames, self._needs.most_frames))
+        affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
+        frames = max(2, min(affordable, self._needs.most_frames))
+        return self._draft(pages, fragment, chunk_rows, frames)
 
     def _frugal(self) -> list[JoinPlan]:
         """Small drafts: one page a partition, or more where few partitions save tuples."""
@@ -118,10 +119,9 @@ class Sizing:
         ]
 
     def _draft(
-        self, pages: int, fragment: int, chunk_rows: int, frames: int = 1
+        self, pages: int, fragment: int, chunk_rows: int, frames: int = 2
     ) -> JoinPlan:
         pairs = max(16, min(65536, fragment // self._output_row))
-        frames = max(min(self._needs.most_frames, 2), frames)
         return JoinPlan(
             self._needs.algorithm, 0, pages, 0, 0, 0, 0, fragment, pairs, chunk_rows, frames
         )

@@ -53,6 +53,7 @@ class HybridJoin:
             return
         oldest = self.waiting.oldest()  # 7
         for partition in self.disk.load(oldest):  # 8
+            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
             yield from self.waiting.probe(partition, oldest)  # 9-15
         yield from self.waiting.settle(oldest)
 

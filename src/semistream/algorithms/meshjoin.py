@@ -62,8 +62,10 @@ class MeshJoin:
         yield from self.waiting.enter(self.stream, self.w, self._position)  # 2, 7-8
         if len(self.waiting) and self.disk.partitions:
             partition = self.disk.read(self._position % self.disk.partitions)  # 2
-            yield from self.waiting.probe(partition)  # 9-10
             self._position += 1
+            if self.waiting.outlasts(self._position):
+                self.disk.read_ahead(self._position % self.disk.partitions)
+            yield from self.waiting.probe(partition)  # 9-10
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

@@ -91,6 +91,7 @@ class OptimisedXHybridJoin:
             return
         oldest = self.waiting.oldest()  # 12
         for partition in self.disk.load(oldest):  # 13
+            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
             yield from self.waiting.probe(partition, oldest)  # 14-21
         yield from self.waiting.settle(oldest)
 

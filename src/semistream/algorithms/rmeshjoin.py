@@ -51,8 +51,11 @@ class RMeshJoin:
         yield from self.waiting.expire(self._position)
         yield from self.waiting.enter(self.stream, self._share(), self._position)
         if len(self.waiting) and self.disk.partitions:
-            yield from self.waiting.probe(self.disk.read(self._position % self.disk.partitions))
+            partition = self.disk.read(self._position % self.disk.partitions)
             self._position += 1
+            if self.waiting.outlasts(self._position):
+                self.disk.read_ahead(self._position % self.disk.partitions)
+            yield from self.waiting.probe(partition)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

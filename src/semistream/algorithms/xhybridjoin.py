@@ -60,6 +60,7 @@ class XHybridJoin:
             return
         oldest = self.waiting.oldest()  # 15
         for partition in self.disk.load(oldest):  # 16
+            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
             yield from self.waiting.probe(partition, oldest)  # 17-23
         yield from self.waiting.settle(oldest)
 

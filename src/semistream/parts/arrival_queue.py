@@ -30,11 +30,11 @@ class ArrivalQueue:
         links["newer"] = np.arange(1, capacity + 1)
         links["newer"][-1:] = NONE
         ends = np.array([NONE, NONE, 0 if capacity else NONE, 0], np.int64)
-        self._links = Links(links, ends)
+        self.links = Links(links, ends)
 
     def __len__(self) -> int:
         """How many slots wait."""
-        return int(self._links.ends[COUNT])
+        return int(self.links.ends[COUNT])
 
     @property
     def free(self) -> int:
@@ -43,29 +43,29 @@ class ArrivalQueue:
 
     def oldest(self) -> int:
         """The slot that has waited longest, or NONE."""
-        return int(self._links.ends[OLDEST])
+        return int(self.links.ends[OLDEST])
 
     def append(self, count: int) -> NDArray[np.int32]:
         """Queue `count` free slots as the newest and return them."""
         if count > self.free:
             raise ValueError(f"{count} tuples arrive, {self.free} slots are free")
         slots = np.empty(count, np.int32)
-        append(self._links, slots)
+        append(self.links, slots)
         return slots
 
     def remove(self, slots: NDArray[np.int32]) -> None:
         """Take waiting slots out, wherever they stand; they are free again."""
-        unlink(self._links, slots)
+        unlink(self.links, slots)
 
     def waiting(self) -> list[int]:
         """The waiting slots, oldest first. O(n), for checks."""
-        return self._walk("newer", int(self._links.ends[OLDEST]))
+        return self._walk("newer", int(self.links.ends[OLDEST]))
 
     def check(self) -> None:
         """Assert that both directions tell the same story and that no slot is lost."""
         forward = self.waiting()
-        backward = self._walk("older", int(self._links.ends[NEWEST]))
-        free = self._walk("newer", int(self._links.ends[FREE]))
+        backward = self._walk("older", int(self.links.ends[NEWEST]))
+        free = self._walk("newer", int(self.links.ends[FREE]))
         assert forward == backward[::-1]
         assert len(forward) == len(self)
         assert sorted(forward + free) == list(range(self.capacity))
@@ -75,5 +75,5 @@ class ArrivalQueue:
         while slot != NONE:
             assert len(seen) < self.capacity, "the queue has a cycle"
             seen.append(slot)
-            slot = int(self._links.links[slot][towards])
+            slot = int(self.links.links[slot][towards])
         return seen

@@ -10,6 +10,7 @@ belong to keys that lie entirely inside it. Only those can be settled by this pa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from itertools import cycle
 
@@ -64,11 +65,11 @@ class DiskBuffer:
         grant: Grant,
         recorder: Recorder,
         pinned: int = 0,
-        frames: int = 1,
+        frames: int = 2,
     ) -> None:
         """Open the files; `pinned` partitions are read at once and stay.
 
-        A partition is valid until `frames` others have been read.
+        A partition is valid until `frames` - 1 others have been read.
         """
         self._shape = shape
         self._all_columns = master.stored_schema.names == shape.read_columns
@@ -79,14 +80,18 @@ class DiskBuffer:
         self._locator = master.locator(io)
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = _frame_bytes(master.pages, partition_pages)
-        self._frames = cycle([Frame(size) for _ in range(frames)])
+        # Several pages are copied together when decoded: the copy stands for a frame.
+        self._frames = cycle([Frame(size) for _ in range(frames if partition_pages == 1 else 1)])
+        self._thread = ThreadPoolExecutor(1, "semistream-read-ahead")
+        self._ahead: tuple[int, Frame, Future[None]] | None = None
         if self._locator is not None:
             self._locator_frame = Frame(self._locator.frame_bytes())
         self.partitions = -(-len(self._pages) // partition_pages)
         self.pinned = [self._read(number, copy=True) for number in range(pinned)]
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, after the read that may be under way."""
+        self._thread.shutdown()
         self._reader.close()
         if self._locator is not None:
             self._locator.close()
@@ -119,23 +124,38 @@ class DiskBuffer:
 
     def load(self, code: int) -> Iterator[Partition]:
         """The partitions that hold rows of `code`, one after the other in the buffer."""
-        for number in self.span(code):
-            yield self.read(number)
+        span = self.span(code)
+        for number in span:
+            partition = self.read(number)
+            if number + 1 in span:
+                self.read_ahead(number + 1)
+            yield partition
 
     def read(self, number: int) -> Partition:
         """One partition; the one read before is no longer valid."""
         return self.pinned[number] if number < len(self.pinned) else self._read(number)
 
+    def look_ahead(self, code: int | None) -> None:
+        """Read ahead for the code that will be asked for next, if it is known."""
+        if code is not None and self._ahead is None and (span := self.span(code)):
+            self.read_ahead(span[0])
+
+    def read_ahead(self, number: int) -> None:
+        """Begin to read the partition that will certainly be read next, in the background."""
+        if self._ahead is None and number >= len(self.pinned):
+            frame, (first, count) = next(self._frames), self._page_range(number)
+            future = self._thread.submit(self._reader.fetch, first, count, frame)
+            self._ahead = number, frame, future
+
     def _read(self, number: int, copy: bool = False) -> Partition:
-        first = number * self._per_partition
-        count = min(self._per_partition, len(self._pages) - first)
-        pages = self._reader.read(first, count, next(self._frames))
+        first, count = self._page_range(number)
+        pages = self._reader.decode(first, count, self._fetched(number))
         recorder = self._recorder
         recorder.partitions_read += 1
         recorder.pages_read += count
         recorder.bytes_read = self._reader.bytes_read
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
-        if copy and count == 1:
+        if count == 1 and (copy or self._per_partition > 1):
             batch = batch.take(pa.array(np.arange(batch.num_rows)))
         codes = self._shape.row_codes(batch)
         if not self._all_columns:
@@ -143,6 +163,22 @@ class DiskBuffer:
         partition = Partition(number, batch, codes)
         self._mark_whole(partition, first, first + count - 1)
         return partition
+
+    def _page_range(self, number: int) -> tuple[int, int]:
+        first = number * self._per_partition
+        return first, min(self._per_partition, len(self._pages) - first)
+
+    def _fetched(self, number: int) -> Frame:
+        """The frame with the partition's bytes: read ahead, or read now."""
+        if self._ahead is not None:
+            ahead, frame, future = self._ahead
+            self._ahead = None
+            future.result()
+            if ahead == number:
+                return frame
+        frame, (first, count) = next(self._frames), self._page_range(number)
+        self._reader.fetch(first, count, frame)
+        return frame
 
     def _mark_whole(self, partition: Partition, first: int, last: int) -> None:
         """Narrow the partition to the keys that neither begin before nor end behind it."""
@@ -167,12 +203,11 @@ def _run(codes: NDArray[np.int64]) -> int:
     return int(other[0]) if len(other) else len(codes)
 
 
-def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 1) -> int:
-    """What a disk buffer takes: frames, the decoded copy of several pages, the pinned ones."""
+def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 2) -> int:
+    """What a disk buffer takes: its frames (one may be the decoded copy) and the pinned ones."""
     frame = _frame_bytes(master.pages, partition_pages)
-    decoded = frame if partition_pages > 1 else 0
     kept = int(master.pages.length[: pinned * partition_pages].sum())
-    return frames * frame + decoded + kept + master.locator_frame_bytes
+    return frames * frame + kept + master.locator_frame_bytes
 
 
 def _frame_bytes(pages: PageIndex, count: int) -> int:

@@ -64,6 +64,10 @@ class ScanWindow:
             yield from self._prober.finish(slots)
             self._count -= chunk.count
 
+    def outlasts(self, position: int) -> bool:
+        """Whether a tuple will still wait at this position."""
+        return bool(self._chunks) and self._chunks[-1].due > position
+
     def enter(self, stream: StreamBuffer, limit: int, position: int) -> Batches:
         """Read at most `limit` tuples as a chunk that first meets the partition at `position`."""
         for arrivals in stream.read(min(limit, self.free)):

@@ -67,7 +67,7 @@ class StreamTable:
         self._fences = fences
         self._bits = bits
         self._recorder = recorder
-        self._chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
+        self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
         self._removed = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
         self._lonely = np.empty_like(self._removed)
 
@@ -81,13 +81,13 @@ class StreamTable:
     ) -> None:
         """Put arriving tuples under their slots. O(1) per tuple on average."""
         now = self._recorder.micros()
-        kernels.insert(self._chains, self._fences, self._bits, codes, slots, now)
+        kernels.insert(self.chains, self._fences, self._bits, codes, slots, now)
         self.store.put(slots, batch)
         self._recorder.appends += len(slots)
 
     def code(self, slot: int) -> int:
         """The code of the tuple in `slot`."""
-        return int(self._chains.nodes[slot]["code"])
+        return int(self.chains.nodes[slot]["code"])
 
     def pairs(
         self,
@@ -110,7 +110,7 @@ class StreamTable:
             region = 0
         while cursor[0] < stop:
             found = kernels.probe(
-                self._chains, region, self._bits, codes, stop, cursor, slots, rows, mark
+                self.chains, region, self._bits, codes, stop, cursor, slots, rows, mark
             )
             if found:
                 yield found
@@ -122,30 +122,30 @@ class StreamTable:
     def gather(self, slots: NDArray[np.int32]) -> pa.RecordBatch:
         """The tuples in `slots`, copied."""
         codes = np.empty(len(slots), np.int64)
-        kernels.gather_codes(self._chains.nodes, slots, codes)
+        kernels.gather_codes(self.chains.nodes, slots, codes)
         return self.store.gather(slots, codes)
 
     def mark_matched(self, slots: NDArray[np.int32]) -> None:
         """These tuples have found a master row."""
-        kernels.mark_matched(self._chains.nodes, slots)
+        kernels.mark_matched(self.chains.nodes, slots)
 
     def remove_range(self, region: int, low: int, high: int) -> Iterator[NDArray[np.int32]]:
         """Unlink every tuple of a region with low <= code <= high; yields their slots."""
         while count := kernels.remove_range(
-            self._chains, region, self._bits, low, high, self._removed
+            self.chains, region, self._bits, low, high, self._removed
         ):
             yield self._removed[:count]
 
     def remove_codes(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
         """Unlink every tuple with one of these codes; yields their slots."""
         while count := kernels.remove_codes(
-            self._chains, self._fences, self._bits, codes, self._removed
+            self.chains, self._fences, self._bits, codes, self._removed
         ):
             yield self._removed[:count]
 
     def remove_expired(self, slots: NDArray[np.int32]) -> None:
         """Unlink the longest-waiting tuples, given oldest first."""
-        if not kernels.remove_oldest_of_code(self._chains, self._fences, self._bits, slots):
+        if not kernels.remove_oldest_of_code(self.chains, self._fences, self._bits, slots):
             raise InternalError("A tuple expired before an older one of its key.")
 
     def finish(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -157,7 +157,7 @@ class StreamTable:
         lonely = self._lonely if len(slots) <= len(self._lonely) else np.empty_like(slots)
         bins = recorder.processing.bins
         unmatched, waited = kernels.finish(
-            self._chains.nodes, slots, recorder.micros(), bins, lonely
+            self.chains.nodes, slots, recorder.micros(), bins, lonely
         )
         recorder.joined += len(slots) - unmatched
         recorder.unmatched += unmatched
@@ -172,14 +172,14 @@ class StreamTable:
     def waiting(self) -> dict[int, list[int]]:
         """Code → slots in the order of the chain. O(n), for checks."""
         found: dict[int, list[int]] = {}
-        for bucket, head in enumerate(self._chains.heads.tolist()):
+        for bucket, head in enumerate(self.chains.heads.tolist()):
             first = head
             while first != NONE:
                 code = self.code(first)
                 assert code not in found, "a code stands in two chains"
                 assert self._bucket(code) == bucket, "a code stands in another's bucket"
                 found[code] = self._same(first)
-                first = int(self._chains.nodes[first]["next_key"])
+                first = int(self.chains.nodes[first]["next_key"])
         return found
 
     def check(self) -> None:
@@ -197,6 +197,6 @@ class StreamTable:
             chain.append(slot)
             assert self.code(slot) == self.code(first)
             assert len(chain) <= self.capacity, "a chain has a cycle"
-            slot = int(self._chains.nodes[slot]["next_same"])
-        assert chain[-1] == int(self._chains.nodes[first]["last_same"])
+            slot = int(self.chains.nodes[slot]["next_same"])
+        assert chain[-1] == int(self.chains.nodes[first]["last_same"])
         return chain

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import BudgetError
+from semistream.kernels import NONE, oldest_outside
 from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
@@ -125,6 +126,14 @@ class WaitingTuples:
         else:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
+
+    def next_after(self, partition: Partition, wanted: int) -> int | None:
+        """The code that will be oldest once the partition and `wanted` are settled, if known."""
+        if not self.table.clustered:
+            return None
+        low, high = partition.low, partition.high
+        slot = oldest_outside(self.queue.links, self.table.chains.nodes, low, high, wanted)
+        return None if slot == NONE else self.table.code(slot)
 
     def settle(self, code: int) -> Batches:
         """All of `code`'s master rows have been seen: its tuples are done, matched or not."""

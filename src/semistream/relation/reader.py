@@ -96,23 +96,30 @@ class PageReader:
         The batches are views of the frame: valid until the next read into it. Take or copy
         what must live longer. Raises `CorruptPageError` for a page that is not as written.
         """
+        self.fetch(first, count, frame)
+        return self.decode(first, count, frame)
+
+    def fetch(self, first: int, count: int, frame: Frame) -> None:
+        """The first half of `read`: bytes into the frame. It may run in another thread."""
         stop = first + count
         if not 0 <= first < stop <= len(self.index):
             raise InternalError(
                 f"Pages {first} to {stop - 1} were asked for, but {self.path} has "
                 f"{len(self.index)}. Please report this."
             )
-        offset, length, checksum = self.index.offset, self.index.length, self.index.checksum
-        base = offset.item(first)
-        end = offset.item(stop - 1) + length.item(stop - 1)
-        if self._direct:
-            base &= -_ALIGNMENT
-        self._fill(frame, base, end, first)
+        last = stop - 1
+        end = self.index.offset.item(last) + self.index.length.item(last)
+        self._fill(frame, self._base(first), end, first)
         self.reads += 1
         self.pages_read += count
+
+    def decode(self, first: int, count: int, frame: Frame) -> list[pa.RecordBatch]:
+        """The second half of `read`: pages that `fetch` has put into the frame, checked."""
+        offset, length, checksum = self.index.offset, self.index.length, self.index.checksum
         buffer, schema, decode = frame.buffer, self.schema, pa.ipc.read_record_batch
+        base = self._base(first)
         batches = []
-        for page in range(first, stop):
+        for page in range(first, first + count):
             message = buffer.slice(offset.item(page) - base, length.item(page))
             if xxhash.xxh3_64_intdigest(message) != checksum.item(page):
                 raise self._corrupt(page, "its checksum is not the one that was written")
@@ -121,6 +128,11 @@ class PageReader:
             except (OSError, pa.ArrowException) as error:
                 raise self._corrupt(page, f"it cannot be decoded ({error})") from error
         return batches
+
+    def _base(self, first: int) -> int:
+        """Where a read that begins with page `first` begins in the file."""
+        base = int(self.index.offset.item(first))
+        return base & -_ALIGNMENT if self._direct else base
 
     def _fill(self, frame: Frame, base: int, end: int, first: int) -> None:
         """Read the file from `base` to `end` into the frame's beginning."""
