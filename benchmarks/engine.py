@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from results import machine, write_results
 
 import semistream as ss
+from results import machine, write_results
 from semistream.workload import ZipfKeys, products, sales
 
 RESULTS = Path(__file__).parent / "results" / "engine.jsonl"
@@ -105,7 +105,9 @@ def report(
                 seconds[name].append(taken)
     rates = {name: args.tuples / statistics.median(taken) for name, taken in seconds.items()}
     print(f"R {args.rows:,} rows, {size:,} bytes; budget {budget:,} bytes; io {args.io}")
-    print(f"{'way':<14}{'tuples/s':>12}{'of in memory':>14}{'spread':>9}{'pages/1000':>12}{'peak':>8}")
+    print(
+        f"{'way':<14}{'tuples/s':>12}{'of in memory':>14}{'spread':>9}{'pages/1000':>12}{'peak':>8}"
+    )
     lines = []
     for name, rate in rates.items():
         spread = max(seconds[name]) / min(seconds[name]) - 1
@@ -135,9 +137,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--folder", default=None, help="where to put R; its disk is measured")
-    parser.add_argument(
-        "--algorithms", nargs="+", default=["meshjoin", "rmeshjoin", "hybridjoin"]
-    )
+    parser.add_argument("--algorithms", nargs="+", default=["meshjoin", "rmeshjoin", "hybridjoin"])
     return parser.parse_args()
 
 

@@ -36,9 +36,7 @@ def machine(version: str) -> dict[str, Any]:
     }
 
 
-def write_results(
-    path: Path, lines: Iterable[Mapping[str, Any]], where: Mapping[str, Any]
-) -> None:
+def write_results(path: Path, lines: Iterable[Mapping[str, Any]], where: Mapping[str, Any]) -> None:
     """Replace the file by these results, each with the machine and the time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

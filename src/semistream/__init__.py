@@ -1,7 +1,5 @@
 """semistream: join a fast stream with master data far larger than memory."""
 
-from importlib.metadata import version
-
 from semistream import errors
 from semistream.algorithms import ALGORITHMS, Engine, engine
 from semistream.errors import SemistreamError
@@ -9,9 +7,7 @@ from semistream.metrics import Metrics
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
-try:
-    __version__ = version("semistream")
-except Exception: __version__="0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",

@@ -89,7 +89,7 @@ def region_of(fences: NDArray[np.int64], code: int) -> int:
 def bucket_of(region: int, bits: int, code: int) -> int:
     """The bucket of `code` within its region's 2**bits buckets (Fibonacci hashing)."""
     mixed = np.uint64(code) * _GOLDEN
-    return (region << bits) + np.int64(mixed >> (_FULL - np.uint64(bits)))
+    return (region << bits) + int(mixed >> (_FULL - np.uint64(bits)))
 
 
 @kernel
@@ -334,7 +334,7 @@ def oldest_outside(links: Links, nodes: Any, low: int, high: int, except_code: i
         if (code < low or code > high) and code != except_code:
             break
         slot = links.links[slot].newer
-    return slot
+    return int(slot)
 
 
 @kernel
@@ -361,7 +361,7 @@ def finish(
     total = 0
     for i in range(len(slots)):
         entered = nodes[slots[i]].entered
-        micros = (now - (np.int64(entered) & EVEN)) & 0xFFFFFFFF
+        micros = (now - (int(entered) & EVEN)) & 0xFFFFFFFF
         histogram[bin_of(micros)] += 1
         total += micros
         if not entered & MATCHED:

@@ -1,63 +1,91 @@
-"""How many bytes each row of a column takes in Arrow memory, without a loop over rows.
+"""How many bytes each row takes in Arrow memory, without a loop over rows.
 
 Pages are cut, and pieces of output are bounded, by these sizes. Nested columns are followed
-down; what has no per-row size (a union, say) counts its whole column for each row, which is an
-upper bound.
+down; what has no per-row size counts its whole column for each row, which is an upper bound.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_FLAG = 1
-"""Validity: a bit, counted as a byte."""
+WHOLE_FLAG = 1.0
+"""A validity bit counted as the byte that it takes when a row stands alone: an upper bound."""
+PACKED_FLAG = 1 / 8
+"""A validity bit counted as the bit that it takes among many rows."""
+
+Sizes = NDArray[np.float64]
 
 
-def row_bytes(columns: pa.RecordBatch | pa.StructArray) -> NDArray[np.int64]:
+def row_bytes(rows: pa.RecordBatch | pa.Table, flag: float = WHOLE_FLAG) -> Sizes:
     """Bytes per row over all columns. O(rows + nested values).
 
     >>> row_bytes(pa.record_batch({"id": [1, 2], "name": ["a", "bcd"]})).tolist()
-    [15, 17]
+    [15.0, 17.0]
     """
-    total = np.zeros(len(columns), np.int64)
-    arrays = columns.flatten() if isinstance(columns, pa.StructArray) else columns.columns
-    for array in arrays:
-        total += _value_bytes(array)
+    total = np.zeros(rows.num_rows)
+    for column in rows.columns:
+        start = 0
+        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            total[start : start + len(array)] += _value_bytes(array, flag)
+            start += len(array)
     return total
 
 
-def _value_bytes(array: pa.Array) -> NDArray[np.int64]:
+def _value_bytes(array: pa.Array, flag: float) -> Sizes:
+    if isinstance(array, pa.ExtensionArray):
+        return _value_bytes(array.storage, flag)
     kind = array.type
+    sizes = np.full(len(array), flag)
+    if not len(array) or pa.types.is_null(kind):
+        return sizes
     if pa.types.is_struct(kind):
-        return row_bytes(array) + _FLAG
+        return sum((_value_bytes(child, flag) for child in array.flatten()), start=sizes)
     if pa.types.is_fixed_size_list(kind):
         inner = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
-        sizes = _value_bytes(inner).reshape(len(array), kind.list_size)
-        return np.asarray(sizes.sum(axis=1) + _FLAG, np.int64)
-    if pa.types.is_list(kind) or pa.types.is_map(kind) or pa.types.is_large_list(kind):
-        wide = pa.types.is_large_list(kind)
-        offsets = _offsets(array, wide)
-        inner = pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]) if (
-            pa.types.is_map(kind)
-        ) else array.values
-        ends = np.concatenate([[0], np.cumsum(_value_bytes(inner))])
-        return ends[offsets[1:]] - ends[offsets[:-1]] + (8 if wide else 4) + _FLAG
-    wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    if wide or pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return np.diff(_offsets(array, wide)) + (8 if wide else 4) + _FLAG
+        values = _value_bytes(inner, flag).reshape(len(array), kind.list_size)
+        return np.asarray(sizes + values.sum(axis=1))
+    if pa.types.is_map(kind):
+        pairs = _value_bytes(array.keys, flag) + _value_bytes(array.items, flag)
+        return sizes + _list_bytes(array, pairs)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return sizes + _list_bytes(array, _value_bytes(array.values, flag))
+    if _is_varying(kind):
+        offsets = _offsets(array)
+        return sizes + np.diff(offsets) + offsets.itemsize
     try:
-        size = (kind.bit_width + 7) // 8
+        return sizes + float(kind.bit_width) / 8
     except ValueError:
-        size = array.nbytes
-    return np.full(len(array), size + _FLAG, np.int64)
+        return sizes + float(array.nbytes)
 
 
-def _offsets(array: pa.Array, wide: bool) -> NDArray[np.int64]:
-    dtype = np.dtype(np.int64 if wide else np.int32)
-    buffer = array.buffers()[1]
-    if buffer is None or not buffer.size:
-        return np.zeros(len(array) + 1, np.int64)
-    offsets = np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
-    return offsets.astype(np.int64)
+def _is_varying(kind: pa.DataType) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_binary,
+            pa.types.is_large_string,
+            pa.types.is_large_binary,
+        )
+    )
+
+
+def _list_bytes(array: pa.Array, values: Sizes) -> Sizes:
+    """The offset of each list and the bytes of its values, by differences of a running sum."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    offsets = _offsets(array)
+    return np.asarray(np.diff(sums[offsets]) + offsets.itemsize)
+
+
+def _offsets(array: pa.Array) -> NDArray[Any]:
+    kind = array.type
+    wide = any(
+        is_kind(kind)
+        for is_kind in (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
+    )
+    dtype = np.dtype(np.int64) if wide else np.dtype(np.int32)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)

@@ -29,7 +29,7 @@ from semistream.parts.waiting import Prober, WaitingTuples
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
-_LARGEST_PARTITION = 1 << 20
+_LARGEST_DISK_BUFFER = 8 << 20
 _LARGEST_FRAGMENT = 1 << 20
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
@@ -99,10 +99,9 @@ class Sizing:
     def _generous(self, memory: int) -> JoinPlan:
         fragment = max(self._least_fragment, min(memory // 64, _LARGEST_FRAGMENT))
         pages = 1
-        while (
-            pages * 2 <= min(self._master.page_count, self._needs.most_pages)
-            and disk_bytes(self._master, pages * 2, 0) <= min(memory // 8, 2 * _LARGEST_PARTITION)
-        ):
+        while pages * 2 <= min(self._master.page_count, self._needs.most_pages) and disk_bytes(
+            self._master, pages * 2, 0
+        ) <= min(memory // 8, _LARGEST_DISK_BUFFER):
             pages *= 2
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
@@ -114,13 +113,9 @@ class Sizing:
         pages = [1]
         while self._needs.tuples_per_partition and pages[-1] * 2 <= self._master.page_count:
             pages.append(pages[-1] * 2)
-        return [
-            self._draft(count, self._least_fragment, _FEWEST_CHUNK_ROWS) for count in pages
-        ]
+        return [self._draft(count, self._least_fragment, _FEWEST_CHUNK_ROWS) for count in pages]
 
-    def _draft(
-        self, pages: int, fragment: int, chunk_rows: int, frames: int = 2
-    ) -> JoinPlan:
+    def _draft(self, pages: int, fragment: int, chunk_rows: int, frames: int = 2) -> JoinPlan:
         pairs = max(16, min(65536, fragment // self._output_row))
         return JoinPlan(
             self._needs.algorithm, 0, pages, 0, 0, 0, 0, fragment, pairs, chunk_rows, frames
@@ -138,9 +133,7 @@ class Sizing:
         chunk = 0
         if self._needs.tuples_per_partition:
             chunk = options.get("chunk_tuples", slots // max(partitions, 1))
-        plan = replace(
-            plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots)
-        )
+        plan = replace(plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots))
         return replace(plan, parts=self._parts(plan))
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from semistream.parts.stream_buffer import StreamBuffer
 from semistream.plan import JoinPlan
 from semistream.relation import IO_MODES, MasterTable
 
-Stream = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+Stream: TypeAlias = "pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]"
 """What `Engine.run` reads: anything that gives record batches of one schema."""
 
 
@@ -237,5 +237,5 @@ def _check_options(needs: Needs, options: Mapping[str, int]) -> None:
                 f"{needs.algorithm} has no option {name!r}. Its options for sizes are: {known}."
             )
         least = 0 if name == "pinned_partitions" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if type(value) is not int or value < least:
             raise OptionError(f"{name}={value!r} must be a whole number of at least {least}.")

@@ -20,7 +20,7 @@ When fewer than w tuples have arrived, those are taken and the join goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from semistream.parts.waiting import WaitingTuples
 class HybridJoin:
     """One partition read per step, chosen by the oldest waiting tuple."""
 
-    needs = Needs("hybridjoin", queue=True, fences=True)
+    needs: ClassVar = Needs("hybridjoin", queue=True, fences=True)
 
     def __init__(self, stream: StreamBuffer, waiting: WaitingTuples, disk: DiskBuffer) -> None:
         """From its parts."""

@@ -18,7 +18,7 @@ go to the output together.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ _TUPLES_PER_STEP = 65536
 class IndexNestedLoopJoin:
     """Each step looks one chunk of arrivals up, page by page."""
 
-    needs = Needs("inlj", waiting=False, most_frames=16, most_pages=1, options=())
+    needs: ClassVar = Needs("inlj", waiting=False, most_frames=16, most_pages=1, options=())
 
     def __init__(
         self,
@@ -146,9 +146,7 @@ class IndexNestedLoopJoin:
         yield from self._output.matched(stream, master)
 
 
-def _runs(
-    first: NDArray[np.int64], last: NDArray[np.int64]
-) -> Iterator[tuple[int, int]]:
+def _runs(first: NDArray[np.int64], last: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Neighbouring tuples whose keys lie on the same pages; those without a page are left out."""
     changes = np.flatnonzero((np.diff(first) != 0) | (np.diff(last) != 0)) + 1
     starts = np.concatenate([[0], changes]) if len(first) else changes

@@ -21,7 +21,7 @@ goes on until the window is empty, so that no tuple waits for more than one cycl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from semistream.parts.stream_buffer import StreamBuffer
 class MeshJoin:
     """w tuples and b pages per step; a tuple leaves after it has met every page."""
 
-    needs = Needs(
+    needs: ClassVar = Needs(
         "meshjoin",
         options=("partition_pages", "stream_slots", "chunk_tuples"),
         tuples_per_partition=True,

@@ -22,7 +22,7 @@ Tuples that hit never enter the stream table, so all of it is for the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ from semistream.parts.waiting import WaitingTuples, fitting
 class OptimisedXHybridJoin:
     """Each step reads the stream until the stream table is full, then one partition."""
 
-    needs = Needs(
+    needs: ClassVar = Needs(
         "oxhybridjoin",
         options=("partition_pages", "stream_slots", "pinned_partitions"),
         queue=True,

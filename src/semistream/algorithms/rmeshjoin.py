@@ -19,7 +19,7 @@ The scan, the expiry after one full cycle and the results are MESHJOIN's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from semistream.parts.stream_buffer import StreamBuffer
 class RMeshJoin:
     """A share of the window and b pages per step; a tuple leaves after a full cycle."""
 
-    needs = Needs("rmeshjoin")
+    needs: ClassVar = Needs("rmeshjoin")
 
     def __init__(self, stream: StreamBuffer, window: ScanWindow, disk: DiskBuffer) -> None:
         """From its parts."""

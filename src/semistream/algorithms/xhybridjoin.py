@@ -19,7 +19,7 @@ are what the stream asks for most; it is exact for any layout.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from semistream.parts.waiting import WaitingTuples
 class XHybridJoin:
     """Each step probes with the pinned partitions, then with the oldest tuple's."""
 
-    needs = Needs(
+    needs: ClassVar = Needs(
         "xhybridjoin",
         options=("partition_pages", "stream_slots", "pinned_partitions"),
         queue=True,

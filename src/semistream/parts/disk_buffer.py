@@ -22,7 +22,7 @@ from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.relation import Frame, MasterTable, PageIndex
-from semistream.row_bytes import row_bytes
+from semistream.row_bytes import Sizes, row_bytes
 
 _BLOCK = 4096
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -40,7 +40,7 @@ class Partition:
         self.low, self.high = _LOWEST, _HIGHEST
 
     @cached_property
-    def row_bytes(self) -> NDArray[np.int64]:
+    def row_bytes(self) -> Sizes:
         """Bytes of each row."""
         return row_bytes(self.batch)
 
@@ -118,9 +118,9 @@ class DiskBuffer:
         if self._locator is None:
             first = np.searchsorted(self._pages.last, codes, side="left")
             return first, np.searchsorted(self._pages.first, codes, side="right") - 1
-        first, last = self._locator.find_many(codes, self._locator_frame)
+        low, high = self._locator.find_many(codes, self._locator_frame)
         self._recorder.index_pages_read = self._locator.pages_read
-        return first.astype(np.int64), last.astype(np.int64)
+        return low.astype(np.int64), high.astype(np.int64)
 
     def load(self, code: int) -> Iterator[Partition]:
         """The partitions that hold rows of `code`, one after the other in the buffer."""

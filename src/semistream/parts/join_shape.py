@@ -103,7 +103,7 @@ class JoinShape:
     def tuple_bytes(self, batch: pa.RecordBatch) -> int:
         """The bytes of the widest tuple in a plain batch."""
         if self._fixed_tuple_bytes is None:
-            return int(row_bytes(batch).max())
+            return int(np.ceil(row_bytes(batch).max()))
         return self._fixed_tuple_bytes
 
     def key_codes(

@@ -56,9 +56,7 @@ class PinnedRows:
             codes = partition.codes[whole]
             kernels.insert(self._chains, _NO_FENCES, self._bits, codes, slots, 0)
 
-    def probe(
-        self, arrivals: Arrivals, missed: NDArray[np.bool_]
-    ) -> Iterator[pa.RecordBatch]:
+    def probe(self, arrivals: Arrivals, missed: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         """Output the arrivals that are found; clears their place in `missed`."""
         output = self._output
         cursor = np.array([0, NONE], np.int64)

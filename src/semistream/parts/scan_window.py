@@ -29,7 +29,7 @@ Batches = Iterator[pa.RecordBatch]
 
 class _Chunk(NamedTuple):
     start: int
-    count: int
+    tuples: int
     due: int
 
 
@@ -59,10 +59,10 @@ class ScanWindow:
         """Let go of the chunks that have seen all of R by this position."""
         while self._chunks and self._chunks[0].due <= position:
             chunk = self._chunks.popleft()
-            slots = self._ring(chunk.start, chunk.count)
+            slots = self._ring(chunk.start, chunk.tuples)
             self.table.remove_expired(slots)
             yield from self._prober.finish(slots)
-            self._count -= chunk.count
+            self._count -= chunk.tuples
 
     def outlasts(self, position: int) -> bool:
         """Whether a tuple will still wait at this position."""

@@ -17,6 +17,8 @@ from semistream.budget import Grant
 
 BYTES_PER_SLOT = 8
 """Segment and row, int32 each; free slots have segment -1."""
+_MOST_SEGMENTS = 64
+"""About so many segments hold all rows: more make gathering slow, fewer make it late to free."""
 
 
 class TupleHeap:
@@ -78,17 +80,23 @@ class TupleHeap:
         assert self._bytes == sum(part.nbytes for part in self._segments.values()) <= self.limit
 
     def _add(self, slots: NDArray[np.int32], rows: pa.RecordBatch) -> None:
-        self._segments[self._next] = rows
-        self._living[self._next] = len(slots)
+        """Append to the newest segment while it is small, so that there are never many."""
+        newest = self._segments.get(self._next)
+        if newest is None or newest.nbytes + rows.nbytes > self.limit // _MOST_SEGMENTS:
+            self._next += 1
+            newest = rows.slice(0, 0)
+            self._segments[self._next], self._living[self._next] = newest, 0
+        merged = pa.concat_batches([newest, rows]) if newest.num_rows else rows
         self._segment[slots] = self._next
-        self._row[slots] = np.arange(len(slots), dtype=np.int32)
-        self._bytes += rows.nbytes
-        self._next += 1
+        self._row[slots] = np.arange(newest.num_rows, merged.num_rows, dtype=np.int32)
+        self._bytes += merged.nbytes - newest.nbytes
+        self._segments[self._next] = merged
+        self._living[self._next] += len(slots)
 
     def _compact(self) -> None:
         kept = sum(self._living.values())
         held = sum(part.num_rows for part in self._segments.values())
-        if len(self._segments) < 2 and kept > held // 2:
+        if 4 * kept > 3 * held:
             return
         slots = np.flatnonzero(self._segment >= 0).astype(np.int32)
         living = self.gather(slots) if len(slots) else None

@@ -22,7 +22,7 @@ from semistream.errors import InternalError, MasterFormatError
 from semistream.keys import Codes
 from semistream.relation import files
 from semistream.relation.gather import OrderedRows
-from semistream.relation.row_sizes import row_sizes, widest_flat
+from semistream.row_bytes import PACKED_FLAG, row_bytes
 
 __all__ = ["PageIndex", "WrittenPages", "write_pages"]
 
@@ -137,7 +137,7 @@ def write_pages(
     """
     rows = OrderedRows(table, order)
     codes = codes if order is None else codes[order]
-    sizes = row_sizes(table)
+    sizes = row_bytes(table, PACKED_FLAG)
     ends = np.cumsum(sizes if order is None else sizes[order])
     with _PageSink(path, table.schema, page_bytes) as sink:
         start = 0
@@ -155,8 +155,7 @@ def write_pages(
                 page = block.slice(start - block_start, stop - start)
                 start += sink.append(page, codes[start:stop])
     files.sync(path)
-    flat = [widest_flat(column) or 0 for column in table.columns]
-    return WrittenPages(PageIndex.of(sink.entries), sum(flat) + sum(sink.widest_nested.values()))
+    return WrittenPages(PageIndex.of(sink.entries), sink.widest_row)
 
 
 def _stop(ends: NDArray[np.float64], start: int, size: float) -> int:
@@ -173,8 +172,7 @@ class _PageSink:
         self._page_bytes = page_bytes
         self._file = files.open_sink(path)
         self._writer = pa.ipc.new_file(self._file, schema)
-        self._nested = [i for i, field in enumerate(schema) if _is_nested(field.type)]
-        self.widest_nested = dict.fromkeys(self._nested, 0)
+        self.widest_row = 0
         self.entries: dict[str, list[int]] = {name: [] for name in _DTYPES}
         self.payload_bytes = page_bytes - _overhead(schema)
 
@@ -213,13 +211,7 @@ class _PageSink:
             ("checksum", xxhash.xxh3_64_intdigest(message)),
         ):
             self.entries[name].append(int(value))
-        for i in self._nested:
-            self.widest_nested[i] = max(self.widest_nested[i], page.column(i).nbytes)
-
-
-def _is_nested(type_: pa.DataType) -> bool:
-    storage = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
-    return bool(pa.types.is_nested(storage))
+        self.widest_row = max(self.widest_row, int(np.ceil(row_bytes(page).max())))
 
 
 def _overhead(schema: pa.Schema) -> int:

@@ -1,0 +1,313 @@
+"""The command `semistream`: `demo`, `master describe` and `--version`.
+
+Help and version must come at once, so the library, and with it Arrow and Numba, is imported
+inside the commands. Results go to standard output, progress and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from semistream.errors import BudgetError, SemistreamError, UnknownAlgorithmError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from semistream import Engine, MasterTable, Metrics
+
+_BATCH_ROWS: Final = 20_000
+_WARM_ROWS: Final = 256
+_INLJ_ROWS: Final = 100_000
+"""INLJ reads a page per tuple: this many take about as long as a million through the others."""
+_INTERRUPTED: Final = 130
+"""What a shell reports for a command that Ctrl-C ended."""
+
+app = typer.Typer(
+    help="Join a fast stream with master data far larger than the memory given to it.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+master_app = typer.Typer(help="Look at master tables.", no_args_is_help=True)
+app.add_typer(master_app, name="master")
+
+
+class Io(StrEnum):
+    """How pages are read."""
+
+    BUFFERED = "buffered"
+    DIRECT = "direct"
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What every algorithm of a demonstration gets: R, S and a budget."""
+
+    master: MasterTable
+    stream: list[pa.RecordBatch]
+    sales: int
+    exponent: float
+    budget: int
+    io: str
+
+    @property
+    def master_bytes(self) -> int:
+        return int(self.master.pages.length.sum())
+
+    def rows_for(self, algorithm: str) -> int:
+        return min(self.sales, _INLJ_ROWS) if algorithm == "inlj" else self.sales
+
+    def engine(self, algorithm: str) -> Engine:
+        import semistream as ss
+
+        return ss.engine(algorithm, self.master, on="product_id", memory=self.budget, io=self.io)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from semistream import __version__
+
+        typer.echo(f"semistream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Join a fast stream with master data far larger than the memory given to it."""
+
+
+@app.command()
+def demo(
+    products: Annotated[int, typer.Option(min=1, help="Rows of the master table R.")] = 500_000,
+    sales: Annotated[int, typer.Option(min=1, help="Tuples of the stream S.")] = 1_000_000,
+    share: Annotated[
+        float, typer.Option(min=0.0, help="The memory budget as a share of R's bytes.")
+    ] = 0.05,
+    exponent: Annotated[
+        float, typer.Option(min=0.0, help="Skew of the Zipf keys; 0 is uniform.")
+    ] = 1.0,
+    io: Annotated[
+        Io, typer.Option(help="Read through the page cache, or past it (O_DIRECT).")
+    ] = Io.BUFFERED,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Names with commas between; all when left out.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the master table, here.")
+    ] = None,
+) -> None:
+    """Join sales with products through every algorithm, and compare them in one table."""
+    out, side = Console(highlight=False), Console(stderr=True, highlight=False)
+    with _reported(side), _master_folder(keep) as folder:
+        names = _chosen(algorithms)
+        scene = _scene(folder, products, sales, share, exponent, io, seed)
+        out.print(_setting(scene))
+        out.print(_remark(scene, names), style="dim")
+        measured = _measure(scene, names, side)
+        out.print(_table(scene, measured))
+        out.print(_verdict(measured))
+        if keep is not None:
+            out.print(
+                f"The master table is kept: semistream master describe {keep}", soft_wrap=True
+            )
+
+
+@master_app.command()
+def describe(
+    path: Annotated[Path, typer.Argument(help="The folder of a master table.")],
+) -> None:
+    """Print what a master table holds."""
+    with _reported(Console(stderr=True, highlight=False)):
+        from semistream import MasterTable
+
+        typer.echo(MasterTable.open(path).describe())
+
+
+@contextmanager
+def _reported(side: Console) -> Iterator[None]:
+    """Errors that a user can mend, and Ctrl-C, end with one line and no traceback."""
+    try:
+        yield
+    except SemistreamError as error:
+        side.print(Text(" ".join(str(error).split()), style="red"), soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        side.print("Interrupted.")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def _master_folder(keep: Path | None) -> Iterator[Path]:
+    """Where the master table goes; a temporary folder is removed however the command ends."""
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
+        yield Path(folder) / "products.master"
+
+
+def _chosen(algorithms: str | None) -> list[str]:
+    from semistream import ALGORITHMS
+
+    if algorithms is None:
+        return list(ALGORITHMS)
+    names = list(dict.fromkeys(name.strip() for name in algorithms.split(",")))
+    for name in names:
+        if name not in ALGORITHMS:
+            raise UnknownAlgorithmError(
+                f"--algorithms: {name!r} is not known. Choose from: {', '.join(ALGORITHMS)}."
+            )
+    return names
+
+
+def _scene(
+    folder: Path, products: int, sales: int, share: float, exponent: float, io: str, seed: int
+) -> _Scene:
+    """Build R on disk and hold S in memory, so that making it is in nobody's rate."""
+    from semistream import MasterTable, workload
+
+    table = workload.products(products, seed)
+    master = MasterTable.from_arrow(table, folder, key="product_id")
+    keys = workload.ZipfKeys(products, exponent, seed)
+    stream = list(workload.sales(sales, keys, products, _BATCH_ROWS))
+    budget = max(1, int(share * int(master.pages.length.sum())))
+    return _Scene(master, stream, sales, exponent, budget, io)
+
+
+def _measure(scene: _Scene, names: list[str], side: Console) -> dict[str, Metrics]:
+    """Run the algorithms, one after the other; a bar each, or a line each without a terminal."""
+    engines = {name: scene.engine(name) for name in names}
+    for engine in engines.values():
+        _warm(engine, scene)
+    measured = {}
+    bar = [TextColumn("{task.description:<12}"), BarColumn(40), TaskProgressColumn()]
+    with Progress(*bar, console=side, transient=True, disable=not side.is_terminal) as progress:
+        tasks = {name: progress.add_task(name, total=scene.rows_for(name)) for name in names}
+        for name, engine in engines.items():
+            task = tasks[name]
+            batches = _first(scene.stream, scene.rows_for(name))
+            started = time.perf_counter()
+            _drain(engine, _watched(batches, lambda rows, task=task: progress.advance(task, rows)))
+            measured[name] = engine.metrics()
+            if not side.is_terminal:
+                rows, seconds = scene.rows_for(name), time.perf_counter() - started
+                side.print(f"{name}: {rows:,} sales in {seconds:.1f} s")
+    return measured
+
+
+def _warm(engine: Engine, scene: _Scene) -> None:
+    """Compile what is not compiled yet; a budget that is too small shows here, at once."""
+    try:
+        _drain(engine, _first(scene.stream, _WARM_ROWS))
+    except BudgetError as error:
+        raise BudgetError(f"{error} Here --share sets it, as a share of R's bytes.") from error
+
+
+def _drain(engine: Engine, batches: Iterable[pa.RecordBatch]) -> None:
+    for _ in engine.run(batches):
+        pass
+
+
+def _first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The first `rows` rows of the stream."""
+    for batch in batches:
+        if rows <= 0:
+            return
+        yield batch.slice(0, rows)
+        rows -= batch.num_rows
+
+
+def _watched(
+    batches: Iterable[pa.RecordBatch], advance: Callable[[int], None]
+) -> Iterator[pa.RecordBatch]:
+    """Reports a batch once the join asks for the next one."""
+    for batch in batches:
+        yield batch
+        advance(batch.num_rows)
+
+
+def _setting(scene: _Scene) -> str:
+    share = scene.budget / scene.master_bytes
+    return (
+        f"R: {scene.master.row_count:,} products, {_mebibytes(scene.master_bytes)} MiB; "
+        f"S: {scene.sales:,} Zipf({scene.exponent:g}) sales; "
+        f"budget: {_mebibytes(scene.budget)} MiB ({share:.3g} of R)"
+    )
+
+
+def _remark(scene: _Scene, names: list[str]) -> str:
+    reads = "through the page cache" if scene.io == Io.BUFFERED else "past the page cache"
+    remark = (
+        f"Pages are read {reads}. Kernels are warmed on {min(_WARM_ROWS, scene.sales)} sales "
+        "first, so that no rate holds compile time; a first run compiles for a while."
+    )
+    if "inlj" in names and scene.rows_for("inlj") < scene.sales:
+        remark += f" inlj, the slowest, gets the first {scene.rows_for('inlj'):,} sales only."
+    return remark
+
+
+def _table(scene: _Scene, measured: Mapping[str, Metrics]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("algorithm")
+    for title in ("rate\ntuples/s", "pages read\nper 1,000", "peak memory\nof budget", "p99\ntime"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, metrics in measured.items():
+        rows = scene.rows_for(name)
+        table.add_row(
+            name if rows == scene.sales else f"{name} ({rows:,} sales)",
+            f"{metrics.service_rate:,.0f}",
+            f"{_pages(metrics):,.1f}",
+            f"{_mebibytes(metrics.peak_memory)} of {_mebibytes(metrics.budget)} MiB",
+            _duration(metrics.processing_time.p99),
+        )
+    return table
+
+
+def _verdict(measured: Mapping[str, Metrics]) -> str:
+    """Who was fastest, against INLJ, or against the slowest when INLJ did not run or won."""
+    ranked = sorted(measured, key=lambda name: measured[name].service_rate)
+    fastest = ranked[-1]
+    if len(ranked) == 1:
+        tuples = 1000 / _pages(measured[fastest]) if _pages(measured[fastest]) else 0.0
+        return f"{fastest} shared each page read among {tuples:,.1f} tuples."
+    other = "inlj" if "inlj" in measured and fastest != "inlj" else ranked[0]
+    times = measured[fastest].service_rate / max(measured[other].service_rate, 1e-9)
+    return (
+        f"{fastest} is fastest, {times:,.1f} times {other}: {_pages(measured[fastest]):,.1f} "
+        f"pages per 1,000 tuples against {_pages(measured[other]):,.1f}."
+    )
+
+
+def _pages(metrics: Metrics) -> float:
+    """Pages read per 1,000 stream tuples."""
+    return 1000 * metrics.pages_read / max(metrics.arrived, 1)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):,.2f}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
+
+
+if __name__ == "__main__":
+    app()

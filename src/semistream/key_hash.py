@@ -1,0 +1,103 @@
+"""The hash that turns a key into a code.
+
+Codes are written to disk, so the hash never changes. All arithmetic is modulo 2**64:
+
+    fmix64(h):   h ^= h >> 33; h *= 0xFF51AFD7ED558CCD
+                 h ^= h >> 33; h *= 0xC4CEB9FE1A85EC53; h ^= h >> 33        (MurmurHash3)
+    bytes:       h = length * 0x9E3779B97F4A7C15
+                 for each little-endian 8-byte word w, the last one padded with zero bytes:
+                     h = (h ^ w) * 0x9FB21C651E98DF25; h ^= h >> 32
+                 fmix64(h)
+    exact value: fmix64(code), as a component of a composite key
+    composite:   h = 0; for each component c: h = fmix64(((h + 0x9E3779B97F4A7C15)
+                                                          * 0x9FB21C651E98DF25) ^ c)
+
+Strings are hashed as their UTF-8 bytes, decimals as the bytes of their unscaled
+two's-complement value at the width of the master's type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.kernels import kernel
+
+__all__ = ["combine", "hash_fixed", "hash_values", "hash_variable"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_PRIME = np.uint64(0x9FB21C651E98DF25)
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_S32, _S33 = np.uint64(32), np.uint64(33)
+_B1, _B2, _B3, _B4 = np.uint64(8), np.uint64(16), np.uint64(24), np.uint64(32)
+_B5, _B6, _B7 = np.uint64(40), np.uint64(48), np.uint64(56)
+
+
+@kernel
+def _fmix64(h: np.uint64) -> np.uint64:
+    h = (h ^ (h >> _S33)) * _MIX_1
+    h = (h ^ (h >> _S33)) * _MIX_2
+    return h ^ (h >> _S33)
+
+
+@kernel
+def _word(data: NDArray[np.uint8], at: int) -> np.uint64:
+    # Written out so that LLVM makes one 8-byte load of it.
+    return (
+        np.uint64(data[at])
+        | (np.uint64(data[at + 1]) << _B1)
+        | (np.uint64(data[at + 2]) << _B2)
+        | (np.uint64(data[at + 3]) << _B3)
+        | (np.uint64(data[at + 4]) << _B4)
+        | (np.uint64(data[at + 5]) << _B5)
+        | (np.uint64(data[at + 6]) << _B6)
+        | (np.uint64(data[at + 7]) << _B7)
+    )
+
+
+@kernel
+def _hash_span(data: NDArray[np.uint8], start: int, stop: int) -> np.uint64:
+    h = np.uint64(stop - start) * _GOLDEN
+    at = start
+    while at + 8 <= stop:
+        h = (h ^ _word(data, at)) * _PRIME
+        h ^= h >> _S32
+        at += 8
+    if at < stop:
+        tail = np.uint64(0)
+        for i in range(at, stop):
+            tail |= np.uint64(data[i]) << np.uint64(8 * (i - at))
+        h = (h ^ tail) * _PRIME
+        h ^= h >> _S32
+    return _fmix64(h)
+
+
+@kernel
+def hash_variable(offsets: NDArray[Any], data: NDArray[np.uint8], out: NDArray[np.uint64]) -> None:
+    """Hash values of varying length: data[offsets[i]:offsets[i + 1]]."""
+    for i in range(out.size):
+        out[i] = _hash_span(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))  # type: ignore[arg-type]
+
+
+@kernel
+def hash_fixed(data: NDArray[np.uint8], width: int, out: NDArray[np.uint64]) -> None:
+    """Hash values of `width` bytes each."""
+    for i in range(out.size):
+        out[i] = _hash_span(data, i * width, (i + 1) * width)
+
+
+@kernel
+def hash_values(values: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
+    """Hash exact codes, as components of a composite key."""
+    for i in range(out.size):
+        out[i] = _fmix64(np.uint64(values[i]))
+
+
+@kernel
+def combine(parts: NDArray[np.uint64], into: NDArray[np.uint64]) -> None:
+    """Fold the hashes of one more component into those of the components before it."""
+    for i in range(into.size):
+        into[i] = _fmix64(((into[i] + _GOLDEN) * _PRIME) ^ parts[i])
