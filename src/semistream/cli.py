@@ -7,11 +7,11 @@ inside the commands. Results go to standard output, progress and errors to stand
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from semistream import Engine, MasterTable, Metrics
 
+_MIB: Final = 1 << 20
 _BATCH_ROWS: Final = 20_000
 _WARM_ROWS: Final = 256
 _INLJ_ROWS: Final = 100_000
@@ -202,14 +203,12 @@ def _measure(scene: _Scene, names: list[str], side: Console) -> dict[str, Metric
     with Progress(*bar, console=side, transient=True, disable=not side.is_terminal) as progress:
         tasks = {name: progress.add_task(name, total=scene.rows_for(name)) for name in names}
         for name, engine in engines.items():
-            task = tasks[name]
             batches = _first(scene.stream, scene.rows_for(name))
-            started = time.perf_counter()
-            _drain(engine, _watched(batches, lambda rows, task=task: progress.advance(task, rows)))
+            _drain(engine, _watched(batches, partial(progress.advance, tasks[name])))
             measured[name] = engine.metrics()
             if not side.is_terminal:
-                rows, seconds = scene.rows_for(name), time.perf_counter() - started
-                side.print(f"{name}: {rows:,} sales in {seconds:.1f} s")
+                done = measured[name]
+                side.print(f"{name}: {done.arrived:,} sales in {done.seconds:.1f} s")
     return measured
 
 
@@ -245,11 +244,11 @@ def _watched(
 
 
 def _setting(scene: _Scene) -> str:
-    share = scene.budget / scene.master_bytes
+    share = 100 * scene.budget / scene.master_bytes
     return (
-        f"R: {scene.master.row_count:,} products, {_mebibytes(scene.master_bytes)} MiB; "
+        f"R: {scene.master.row_count:,} products, {scene.master_bytes / _MIB:,.1f} MiB; "
         f"S: {scene.sales:,} Zipf({scene.exponent:g}) sales; "
-        f"budget: {_mebibytes(scene.budget)} MiB ({share:.3g} of R)"
+        f"budget: {scene.budget / _MIB:,.1f} MiB ({share:.3g} %)"
     )
 
 
@@ -257,7 +256,7 @@ def _remark(scene: _Scene, names: list[str]) -> str:
     reads = "through the page cache" if scene.io == Io.BUFFERED else "past the page cache"
     remark = (
         f"Pages are read {reads}. Kernels are warmed on {min(_WARM_ROWS, scene.sales)} sales "
-        "first, so that no rate holds compile time; a first run compiles for a while."
+        "first, so that rates are not compile time; a first run compiles for some seconds."
     )
     if "inlj" in names and scene.rows_for("inlj") < scene.sales:
         remark += f" inlj, the slowest, gets the first {scene.rows_for('inlj'):,} sales only."
@@ -275,7 +274,7 @@ def _table(scene: _Scene, measured: Mapping[str, Metrics]) -> Table:
             name if rows == scene.sales else f"{name} ({rows:,} sales)",
             f"{metrics.service_rate:,.0f}",
             f"{_pages(metrics):,.1f}",
-            f"{_mebibytes(metrics.peak_memory)} of {_mebibytes(metrics.budget)} MiB",
+            f"{metrics.peak_memory / _MIB:,.2f} of {metrics.budget / _MIB:,.2f} MiB",
             _duration(metrics.processing_time.p99),
         )
     return table
@@ -291,18 +290,15 @@ def _verdict(measured: Mapping[str, Metrics]) -> str:
     other = "inlj" if "inlj" in measured and fastest != "inlj" else ranked[0]
     times = measured[fastest].service_rate / max(measured[other].service_rate, 1e-9)
     return (
-        f"{fastest} is fastest, {times:,.1f} times {other}: {_pages(measured[fastest]):,.1f} "
-        f"pages per 1,000 tuples against {_pages(measured[other]):,.1f}."
+        f"{fastest} is fastest, {times:,.{0 if times >= 10 else 1}f} times {other}: "
+        f"{_pages(measured[fastest]):,.1f} pages per 1,000 tuples, "
+        f"not {_pages(measured[other]):,.1f}."
     )
 
 
 def _pages(metrics: Metrics) -> float:
     """Pages read per 1,000 stream tuples."""
     return 1000 * metrics.pages_read / max(metrics.arrived, 1)
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):,.2f}"
 
 
 def _duration(seconds: float) -> str:

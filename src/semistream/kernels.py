@@ -54,6 +54,11 @@ NODE: Final = np.dtype(
 `entered` is the time of entry in even microseconds; made odd when the tuple has matched.
 """
 
+CANDIDATE: Final = np.dtype(
+    [("frequency", np.float64), ("first", np.int32), ("last", np.int32)], align=True
+)
+"""A code that waiting tuples asked for: how often, and its rows in the partition."""
+
 LINK: Final = np.dtype([("older", np.int32), ("newer", np.int32)])
 """One slot of an arrival queue."""
 
@@ -74,8 +79,23 @@ class Links(NamedTuple):
 
 @kernel
 def region_of(fences: NDArray[np.int64], code: int) -> int:
-    """The last region whose fence is not above `code`; 0 without fences. O(log regions)."""
+    """The last region whose fence is not above `code`; 0 without fences. O(log regions).
+
+    Codes are often spread evenly: then the guess is right and nothing is searched.
+    """
     low, high = 0, len(fences)
+    if high > 1:
+        width = float(fences[high - 1]) - float(fences[0])
+        guess = int((float(code) - float(fences[0])) / width * (high - 1)) if width > 0.0 else 0
+        guess = min(max(guess, 0), high - 1)
+        if fences[guess] <= code:
+            if guess + 1 == high or fences[guess + 1] > code:
+                return guess
+            low = guess + 1
+        else:
+            if guess > 0 and fences[guess - 1] <= code:
+                return guess - 1
+            high = guess
     while low < high:
         middle = (low + high) >> 1
         if fences[middle] <= code:
@@ -100,24 +120,44 @@ def insert(
     codes: NDArray[np.int64],
     slots: NDArray[np.int32],
     entered: int,
-) -> None:
-    """Put each code's tuple, already given a slot, behind the earlier tuples of its code."""
-    for i in range(len(codes)):
-        code, slot = codes[i], slots[i]
-        bucket = bucket_of(region_of(fences, code), bits, code)
-        first = chains.heads[bucket]
-        while first != NONE and chains.nodes[first].code != code:
-            first = chains.nodes[first].next_key
-        chains.nodes[slot].code = code
-        chains.nodes[slot].next_same = NONE
-        chains.nodes[slot].entered = entered & EVEN
-        if first == NONE:
-            chains.nodes[slot].next_key = chains.heads[bucket]
-            chains.nodes[slot].last_same = slot
-            chains.heads[bucket] = slot
-        else:
-            chains.nodes[chains.nodes[first].last_same].next_same = slot
-            chains.nodes[first].last_same = slot
+) -> int:
+    """Put each code's tuple, already given a slot, behind the earlier tuples of its code.
+
+    The number returned means nothing; it keeps the compiler from dropping the early loads.
+    """
+    buckets = np.empty(_BLOCK, np.int64)
+    touched = np.int64(0)
+    at = 0
+    while at < len(codes):
+        block = min(_BLOCK, len(codes) - at)
+        # Touch what the block will need first: loads that do not wait for each other.
+        for i in range(block):
+            code = codes[at + i]
+            bucket = bucket_of(region_of(fences, code), bits, code)
+            buckets[i] = bucket
+            touched += chains.heads[bucket]
+        for i in range(block):
+            first = chains.heads[buckets[i]]
+            if first != NONE:
+                touched += chains.nodes[first].last_same
+            touched += chains.nodes[slots[at + i]].last_same
+        for i in range(block):
+            code, slot, bucket = codes[at + i], slots[at + i], buckets[i]
+            first = chains.heads[bucket]
+            while first != NONE and chains.nodes[first].code != code:
+                first = chains.nodes[first].next_key
+            chains.nodes[slot].code = code
+            chains.nodes[slot].next_same = NONE
+            chains.nodes[slot].entered = entered & EVEN
+            if first == NONE:
+                chains.nodes[slot].next_key = chains.heads[bucket]
+                chains.nodes[slot].last_same = slot
+                chains.heads[bucket] = slot
+            else:
+                chains.nodes[chains.nodes[first].last_same].next_same = slot
+                chains.nodes[first].last_same = slot
+        at += block
+    return touched
 
 
 @kernel
@@ -165,6 +205,132 @@ def probe(
         row += block
     cursor[0], cursor[1] = row, NONE
     return written
+
+
+@kernel
+def probe_front(
+    chains: Chains,
+    bits: int,
+    codes: NDArray[np.int64],
+    cursor: NDArray[np.int64],
+    missed: NDArray[np.bool_],
+    tuples: NDArray[np.int32],
+    slots: NDArray[np.int32],
+) -> int:
+    """Pair arriving tuples, from cursor[0] on, with the master rows kept for their code.
+
+    A hit adds one to its code's count, which is what `entered` of the first row is used for.
+    Returns how many pairs were written. A code has at most `len(slots)` rows here.
+    """
+    written = 0
+    at = cursor[0]
+    firsts = np.empty(_BLOCK, np.int32)
+    while at < len(codes):
+        block = min(_BLOCK, len(codes) - at)
+        for i in range(block):
+            firsts[i] = chains.heads[bucket_of(0, bits, codes[at + i])]
+        for i in range(block):
+            code = codes[at + i]
+            first = firsts[i]
+            while first != NONE and chains.nodes[first].code != code:
+                first = chains.nodes[first].next_key
+            missed[at + i] = first == NONE
+            begun = written
+            slot = first
+            while slot != NONE:
+                if written == len(slots):
+                    cursor[0] = at + i
+                    return begun
+                tuples[written] = at + i
+                slots[written] = slot
+                written += 1
+                slot = chains.nodes[slot].next_same
+            if first != NONE:
+                chains.nodes[first].entered += np.uint32(1)
+        at += block
+    cursor[0] = at
+    return written
+
+
+@kernel
+def frequent_codes(
+    rows: NDArray[np.int32],
+    row_codes: NDArray[np.int64],
+    start: int,
+    stop: int,
+    threshold: float,
+    found: Any,
+) -> int:
+    """Codes that at least `threshold` waiting tuples matched, from pairs in row order.
+
+    Writes (frequency, first row, row behind the last) per code whose rows lie in start..stop.
+    """
+    written = 0
+    i = 0
+    while i < len(rows) and written < len(found):
+        row = rows[i]
+        behind = i + 1
+        while behind < len(rows) and rows[behind] == row:
+            behind += 1
+        if behind - i >= threshold and start <= row < stop:
+            code = row_codes[row]
+            first, last = row, row + 1
+            while first > start and row_codes[first - 1] == code:
+                first -= 1
+            while last < stop and row_codes[last] == code:
+                last += 1
+            found[written].frequency = behind - i
+            found[written].first = first
+            found[written].last = last
+            written += 1
+            while behind < len(rows) and rows[behind] < last:
+                behind += 1
+        i = behind
+    return written
+
+
+@kernel
+def find_codes(
+    chains: Chains, bits: int, codes: NDArray[np.int64], slots: NDArray[np.int32]
+) -> None:
+    """The first slot of each code, or NONE."""
+    for i in range(len(codes)):
+        slot = chains.heads[bucket_of(0, bits, codes[i])]
+        while slot != NONE and chains.nodes[slot].code != codes[i]:
+            slot = chains.nodes[slot].next_key
+        slots[i] = slot
+
+
+@kernel
+def count_codes(
+    sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]
+) -> None:
+    """Add arriving codes to a count-min sketch of four rows; counters stop at 255."""
+    for i in range(len(codes)):
+        mixed = np.uint64(codes[i])
+        for depth in range(4):
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
+            place = mixed >> (_FULL - np.uint64(bits))
+            if sketch[depth, place] < 255:
+                sketch[depth, place] += np.uint8(1)
+
+
+@kernel
+def estimate_codes(
+    sketch: NDArray[np.uint8],
+    bits: int,
+    codes: NDArray[np.int64],
+    out: NDArray[np.float64],
+) -> None:
+    """How often each code was counted, never too low."""
+    for i in range(len(codes)):
+        mixed = np.uint64(codes[i])
+        least = 255
+        for depth in range(4):
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
+            place = mixed >> (_FULL - np.uint64(bits))
+            least = min(least, int(sketch[depth, place]))
+        out[i] = least
 
 
 @kernel

@@ -83,6 +83,7 @@ class Metrics:
     appends: int
     deletes: int
     matches: int
+    front_hits: int
     seconds: float
     processing_time: Durations
     waiting_time: Durations
@@ -93,6 +94,12 @@ class Metrics:
     def service_rate(self) -> float:
         """Stream tuples finished per second (the papers' μ)."""
         return (self.joined + self.unmatched) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def hit_ratio(self) -> float:
+        """The share of finished stream tuples that the front stage answered."""
+        finished = self.joined + self.unmatched
+        return self.front_hits / finished if finished else 0.0
 
     @property
     def matches_per_partition(self) -> float:
@@ -118,6 +125,7 @@ class Recorder:
     appends: int = 0
     deletes: int = 0
     matches: int = 0
+    front_hits: int = 0
     processing: DurationHistogram = field(default_factory=DurationHistogram)
     waiting: DurationHistogram = field(default_factory=DurationHistogram)
 
@@ -152,6 +160,7 @@ class Recorder:
             appends=self.appends,
             deletes=self.deletes,
             matches=self.matches,
+            front_hits=self.front_hits,
             seconds=end - self._started,
             processing_time=self.processing.snapshot(),
             waiting_time=self.waiting.snapshot(),

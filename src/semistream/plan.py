@@ -24,6 +24,8 @@ class JoinPlan:
     pairs: int
     stream_chunk_rows: int
     frames: int = 2
+    front_rows: int = 0
+    front_heap_bytes: int = 0
     parts: dict[str, int] = field(default_factory=dict)
 
     def explain(self) -> str:
@@ -35,6 +37,8 @@ class JoinPlan:
             sizes.append(f"{self.chunk_tuples:,} tuples per iteration")
         if self.pinned_partitions:
             sizes.append(f"{self.pinned_partitions} pinned partitions")
+        if self.front_rows:
+            sizes.append(f"front stage for {self.front_rows:,} master rows")
         lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(sizes)}"]
         lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
         return "\n".join(lines)

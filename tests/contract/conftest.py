@@ -35,7 +35,7 @@ class Contract:
         return ss.MasterTable.from_arrow(table, path, key=key, **({"page_bytes": 4096} | build))
 
     def engine(self, master: ss.MasterTable, **arguments: Any) -> ss.Engine:
-        defaults = {"on": list(master.key), "how": "left", "memory": "4MB"}
+        defaults = {"on": list(master.key), "how": "left", "memory": "512KB"}
         return ss.engine(self.algorithm, master, clock=ManualClock(), **(defaults | arguments))
 
     def least(
@@ -103,6 +103,9 @@ class Contract:
                 found = checked_run(engine, stream)
                 try:
                     assert_same_rows(found, expected.rows)
+                    for batch in found[:1]:
+                        names = stream[0].schema.names
+                        assert batch.schema.names[: len(names)] == names
                     metrics = engine.metrics()
                     fared = (metrics.arrived, metrics.joined, metrics.unmatched)
                     tuples = sum(batch.num_rows for batch in stream)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from semistream.budget import MemoryBudget
 from semistream.errors import BudgetError
 from semistream.metrics import Recorder
-from semistream.parts import arrival_queue, stream_buffer
+from semistream.parts import arrival_queue, front_stage, stream_buffer
+from semistream.parts.admission import PaperRule
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer, disk_bytes
+from semistream.parts.front_stage import FrontStage, KeptRows, front_stage_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output, staging_bytes
 from semistream.parts.scan_window import ScanWindow
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import StreamBuffer, TupleSource
 from semistream.parts.stream_table import StreamTable, table_bytes
 from semistream.parts.tuple_store import TupleLayout
 from semistream.parts.waiting import Prober, WaitingTuples
@@ -33,8 +36,9 @@ _LARGEST_DISK_BUFFER = 8 << 20
 _LARGEST_FRAGMENT = 1 << 20
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
-_HEAP_SLACK = 5
-"""Heap bytes per byte of waiting tuples: half the heap is for copying, some of it is dead."""
+_FRONT_HEAP_SLACK = 1.5
+_HEAP_SLACK = 1.5
+"""Heap bytes per byte of waiting tuples: some of the heap is dead rows, some is spare."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ class Needs:
     pinned_row_bytes: int = 0
     most_pages: int = 1 << 20
     most_frames: int = 2
+    front_share: float = 0.0
+
+
+class _HasNeeds(Protocol):
+    needs: ClassVar[Needs]
+
+
+_Join = TypeVar("_Join", bound=_HasNeeds)
 
 
 class Sizing:
@@ -66,9 +78,13 @@ class Sizing:
         plain = shape.plain(sample)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
+        self._least_heap = 4 * (widest_tuple + 64)
         self._least_fragment = 2 * (widest_tuple + master.widest_row) + 1024
         rows = max(master.row_count, 1)
-        self._output_row = widest_tuple + int(master.pages.length.sum()) // rows + 1
+        self._master_row = int(master.pages.length.sum()) // rows + 1
+        even = master.widest_row <= 2 * self._master_row
+        self._output_row = widest_tuple + (master.widest_row if even else self._master_row)
+        self._tuple_row = int(plain.nbytes / plain.num_rows) + 1 if plain.num_rows else 64
 
     def plan(self, memory: int, options: Mapping[str, int]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
@@ -97,7 +113,7 @@ class Sizing:
         return low
 
     def _generous(self, memory: int) -> JoinPlan:
-        fragment = max(self._least_fragment, min(memory // 64, _LARGEST_FRAGMENT))
+        fragment = max(self._least_fragment, min(memory // 32, _LARGEST_FRAGMENT))
         pages = 1
         while pages * 2 <= min(self._master.page_count, self._needs.most_pages) and disk_bytes(
             self._master, pages * 2, 0
@@ -126,7 +142,7 @@ class Sizing:
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
-        plan = replace(plan, pinned_partitions=pinned)
+        plan = replace(plan, pinned_partitions=pinned, **self._front(memory))
         rest = memory - sum(self._parts(plan).values())
         slots = self._slots(rest, plan) if self._needs.waiting else 0
         slots = options.get("stream_slots", slots)
@@ -135,6 +151,15 @@ class Sizing:
             chunk = options.get("chunk_tuples", slots // max(partitions, 1))
         plan = replace(plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots))
         return replace(plan, parts=self._parts(plan))
+
+    def _front(self, memory: int) -> dict[str, int]:
+        """Rows and heap of the front stage, for its share of memory."""
+        if not self._needs.front_share:
+            return {}
+        heap_row = self._master_row * _FRONT_HEAP_SLACK
+        rows = int(memory * self._needs.front_share / (front_stage.BYTES_PER_ROW + heap_row))
+        rows = max(16, min(rows, self._master.row_count))
+        return {"front_rows": rows, "front_heap_bytes": int(rows * heap_row)}
 
     @property
     def _pages(self) -> int:
@@ -169,7 +194,9 @@ class Sizing:
         return -(-self._master.page_count // plan.partition_pages)
 
     def _heap(self, slots: int) -> int:
-        return int(slots * self._varying * _HEAP_SLACK) if len(self._layout.varying) else 0
+        if not len(self._layout.varying):
+            return 0
+        return max(int(slots * self._varying * _HEAP_SLACK), self._least_heap)
 
     def _parts(self, plan: JoinPlan) -> dict[str, int]:
         pinned_rows = int(
@@ -181,10 +208,13 @@ class Sizing:
                 self._master, plan.partition_pages, plan.pinned_partitions, plan.frames
             ),
             "stream buffer": plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW,
-            "output": staging_bytes(plan.fragment_bytes, plan.pairs),
+            "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
         }
         if self._needs.pinned_row_bytes:
             parts["pinned rows"] = pinned_rows * self._needs.pinned_row_bytes + 64
+        if plan.front_rows:
+            parts["front stage"] = front_stage_bytes(plan.front_rows, plan.front_heap_bytes)
+            parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
         if plan.stream_slots:
             parts |= self._waiting_parts(plan.stream_slots, plan)
         return parts
@@ -231,7 +261,7 @@ class Assembly:
             plan.pinned_partitions,
             plan.frames,
         )
-        self.stream = StreamBuffer(
+        buffer = StreamBuffer(
             batches, shape, plan.stream_chunk_rows, budget.grant("stream buffer"), recorder
         )
         self.output = Output(
@@ -242,18 +272,43 @@ class Assembly:
             budget.grant("output"),
             recorder,
         )
+        self.front = self._front_stage(buffer) if plan.front_rows else None
+        self.stream: TupleSource = self.front or buffer
 
     def waiting(self) -> WaitingTuples:
         """Stream table and arrival queue; clustered when the master is in key order."""
         table = self._table(self.disk.fences())
         queue = ArrivalQueue(self.plan.stream_slots, self.budget.grant("arrival queue"))
-        return WaitingTuples(self.shape, table, queue, self.output, self.recorder)
+        return WaitingTuples(
+            self.shape, table, queue, self.output, self.recorder, self.front
+        )
 
     def window(self) -> ScanWindow:
         """Stream table and ring of chunks, for a scan of all partitions."""
         table = self._table(np.empty(0, np.int64))
-        prober = Prober(self.shape, table, self.output, self.recorder)
+        prober = Prober(self.shape, table, self.output, self.recorder, self.front)
         return ScanWindow(table, prober, self.output, self.disk.partitions)
+
+    def _front_stage(self, buffer: StreamBuffer) -> FrontStage:
+        average_row = self.plan.front_heap_bytes / self.plan.front_rows / _FRONT_HEAP_SLACK
+        kept = KeptRows(
+            self.shape.kept_schema(self.master.stored_schema),
+            self.plan.front_rows,
+            self.plan.front_heap_bytes,
+            self.budget.grant("front stage"),
+            self.master.widest_row,
+            average_row,
+        )
+        return FrontStage(
+            buffer,
+            kept,
+            PaperRule(),
+            self.shape,
+            self.output,
+            self.recorder,
+            self.disk.partitions,
+            average_row,
+        )
 
     def _table(self, fences: NDArray[np.int64]) -> StreamTable:
         return StreamTable(
@@ -264,3 +319,9 @@ class Assembly:
             self.budget.grant("stream table"),
             self.recorder,
         )
+
+
+def with_front_stage(algorithm: type[_Join], name: str) -> type[_Join]:
+    """The same algorithm behind a front stage."""
+    needs = replace(algorithm.needs, algorithm=name, front_share=0.15)
+    return type(name, (algorithm,), {"needs": needs, "__doc__": algorithm.__doc__})

@@ -15,6 +15,8 @@ from typing import ClassVar, Protocol, Self, TypeAlias
 import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs, Sizing
+from semistream.algorithms.chybridjoin import CHybridJoin
+from semistream.algorithms.cmeshjoin import CMeshJoin
 from semistream.algorithms.hybridjoin import HybridJoin
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.meshjoin import MeshJoin
@@ -26,7 +28,7 @@ from semistream.errors import InternalError, OptionError, StreamSchemaError, Unk
 from semistream.metrics import Clock, Metrics, Recorder
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.join_shape import JoinShape, On, resolve_on
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 from semistream.plan import JoinPlan
 from semistream.relation import IO_MODES, MasterTable
 
@@ -42,7 +44,7 @@ class Algorithm(Protocol):
     """What the engine needs of an algorithm."""
 
     needs: ClassVar[Needs]
-    stream: StreamBuffer
+    stream: TupleSource
     disk: DiskBuffer
 
     @property
@@ -67,6 +69,8 @@ _BY_NAME: dict[str, type[Algorithm]] = {
     "hybridjoin": HybridJoin,
     "xhybridjoin": XHybridJoin,
     "oxhybridjoin": OptimisedXHybridJoin,
+    "cmeshjoin": CMeshJoin,
+    "chybridjoin": CHybridJoin,
 }
 
 ALGORITHMS: tuple[str, ...] = tuple(_BY_NAME)
@@ -114,11 +118,7 @@ class Engine:
         now: the join goes on with what waits and hands out all results before it asks again.
         Result rows come in no particular order. Each run starts anew.
         """
-        if self._running is not None:
-            raise OptionError(
-                "This engine is running already. Finish or close the first run, "
-                "or make another engine."
-            )
+        self._refuse_second_run()
         if isinstance(batches, pa.Table):
             batches = batches.to_batches()
         return self._run(iter(batches))
@@ -139,6 +139,7 @@ class Engine:
             self._running.check()
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._refuse_second_run()
         self._budget = MemoryBudget(self._budget.total)
         self._recorder = Recorder(self._clock)
         first = next(batches, None)
@@ -154,6 +155,13 @@ class Engine:
             self._running = None
             self._recorder.stop()
         self._check_conserved()
+
+    def _refuse_second_run(self) -> None:
+        if self._running is not None:
+            raise OptionError(
+                "This engine is running already. Finish or close the first run, "
+                "or make another engine."
+            )
 
     def _assemble(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Assembly:
         if not isinstance(first, pa.RecordBatch):
@@ -183,6 +191,7 @@ class Engine:
                     yield from assembly.output.flush()
                 if stream.ended:
                     return
+                stream.resume()
 
     def _check_conserved(self) -> None:
         recorder = self._recorder

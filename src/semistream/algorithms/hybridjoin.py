@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs
 from semistream.parts.disk_buffer import DiskBuffer
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
 
@@ -35,7 +35,7 @@ class HybridJoin:
 
     needs: ClassVar = Needs("hybridjoin", queue=True, fences=True)
 
-    def __init__(self, stream: StreamBuffer, waiting: WaitingTuples, disk: DiskBuffer) -> None:
+    def __init__(self, stream: TupleSource, waiting: WaitingTuples, disk: DiskBuffer) -> None:
         """From its parts."""
         self.stream = stream
         self.waiting = waiting

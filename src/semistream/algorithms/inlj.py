@@ -30,7 +30,7 @@ from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
+from semistream.parts.stream_buffer import Arrivals, TupleSource
 
 _TUPLES_PER_STEP = 65536
 
@@ -42,7 +42,7 @@ class IndexNestedLoopJoin:
 
     def __init__(
         self,
-        stream: StreamBuffer,
+        stream: TupleSource,
         disk: DiskBuffer,
         shape: JoinShape,
         output: Output,

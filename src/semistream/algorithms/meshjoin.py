@@ -28,7 +28,7 @@ import pyarrow as pa
 from semistream.algorithms.assembly import Assembly, Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.scan_window import ScanWindow
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 
 
 class MeshJoin:
@@ -40,7 +40,7 @@ class MeshJoin:
         tuples_per_partition=True,
     )
 
-    def __init__(self, stream: StreamBuffer, window: ScanWindow, disk: DiskBuffer, w: int) -> None:
+    def __init__(self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer, w: int) -> None:
         """From its parts."""
         self.stream = stream
         self.waiting = window

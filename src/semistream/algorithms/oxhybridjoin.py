@@ -32,7 +32,7 @@ from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.output import Output
 from semistream.parts.pinned_rows import BYTES_PER_ROW, PinnedRows
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
+from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.waiting import WaitingTuples, fitting
 
 
@@ -50,7 +50,7 @@ class OptimisedXHybridJoin:
 
     def __init__(
         self,
-        stream: StreamBuffer,
+        stream: TupleSource,
         pinned: PinnedRows,
         waiting: WaitingTuples,
         disk: DiskBuffer,

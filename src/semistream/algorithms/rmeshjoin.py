@@ -26,7 +26,7 @@ import pyarrow as pa
 from semistream.algorithms.assembly import Assembly, Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.scan_window import ScanWindow
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 
 
 class RMeshJoin:
@@ -34,7 +34,7 @@ class RMeshJoin:
 
     needs: ClassVar = Needs("rmeshjoin")
 
-    def __init__(self, stream: StreamBuffer, window: ScanWindow, disk: DiskBuffer) -> None:
+    def __init__(self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer) -> None:
         """From its parts."""
         self.stream = stream
         self.waiting = window

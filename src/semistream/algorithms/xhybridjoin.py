@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs
 from semistream.parts.disk_buffer import DiskBuffer
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
 
@@ -40,7 +40,7 @@ class XHybridJoin:
         pinned_share=1 / 16,
     )
 
-    def __init__(self, stream: StreamBuffer, waiting: WaitingTuples, disk: DiskBuffer) -> None:
+    def __init__(self, stream: TupleSource, waiting: WaitingTuples, disk: DiskBuffer) -> None:
         """From its parts; the pinned partitions are loaded (line 1)."""
         self.stream = stream
         self.waiting = waiting

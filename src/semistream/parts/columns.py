@@ -53,15 +53,3 @@ def valid_of(array: pa.Array) -> NDArray[np.bool_]:
     """Which values are not null."""
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with dictionary and view columns replaced by their plain types."""
-    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    return pa.binary() if pa.types.is_binary_view(kind) else kind

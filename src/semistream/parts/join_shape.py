@@ -12,8 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import ColumnClashError, KeyColumnError, OptionError, StreamSchemaError
-from semistream.parts.columns import fixed_dtype, plain_schema
+from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
+from semistream.relation.columns import plain_array, stored_type
 from semistream.row_bytes import row_bytes
 
 On = str | Sequence[str] | Mapping[str, str]
@@ -72,13 +73,22 @@ class JoinShape:
         if how == "left":
             fields = [field.with_nullable(True) for field in fields]
         self.payload_types = [field.type for field in fields]
-        self.output_schema = pa.schema([*stream_schema, *fields])
-        self.plain_schema = plain_schema(stream_schema)
-        self.plain_output_schema = pa.schema([*self.plain_schema, *fields])
+        self.plain_schema = pa.schema(
+            [field.with_type(stored_type(field.type)) for field in stream_schema]
+        )
+        self.output_schema = pa.schema([*self.plain_schema, *fields])
         self.stored_key = self._stored_key(master)
         self._fixed_tuple_bytes = _fixed_bytes(self.plain_schema)
-        verified = [] if self.codec.exact else list(master.key)
-        self.read_columns = list(dict.fromkeys([*self.payload, *verified, self.code_column]))
+        self._verified = [] if self.codec.exact else list(master.key)
+        needed = [*self.payload, *self._verified, self.code_column]
+        self.read_columns = list(dict.fromkeys(needed))
+
+    def kept_schema(self, stored: pa.Schema) -> pa.Schema:
+        """What is needed of master rows that stay in memory: their codes are known."""
+        names = [name for name in self.read_columns if name != self.code_column]
+        if self.code_column in self.payload or self.code_column in self._verified:
+            names = self.read_columns
+        return pa.schema([stored.field(name) for name in names])
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """A stream batch must have the first one's schema."""
@@ -92,13 +102,11 @@ class JoinShape:
         """The batch without dictionaries and views, which cannot be kept in slots."""
         if self.plain_schema == self.stream_schema:
             return batch
-        return batch.cast(self.plain_schema)
-
-    def declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """An output batch in the schema that was promised."""
-        if self.plain_schema == self.stream_schema:
-            return batch
-        return batch.cast(self.output_schema)
+        columns = [
+            plain_array(column, field.type)
+            for column, field in zip(batch.columns, self.plain_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.plain_schema)
 
     def tuple_bytes(self, batch: pa.RecordBatch) -> int:
         """The bytes of the widest tuple in a plain batch."""

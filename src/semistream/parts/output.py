@@ -1,13 +1,14 @@
 """Output: joined rows on their way out.
 
-Fragments are staged until they make a batch worth sending. The grant is cut in four: one
-fragment is at most a quarter, what is staged at most two, and joining the fragments copies
-those two. Emitted batches belong to whoever takes them.
+A fragment is what one probe gives. Large ones are sent as they are, small ones are staged until
+they make a batch worth sending and are then copied together. The grant holds one fragment, the
+staged ones and their copy. Batches that were sent belong to whoever takes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +17,27 @@ from numpy.typing import NDArray
 from semistream.budget import Grant
 from semistream.errors import BudgetError
 from semistream.metrics import Recorder
-from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.stream_buffer import Arrivals
 
 PAIR_BYTES = 24
 """Slot, row and the arrays that hand them on, per pair found at once."""
 _ENOUGH_ROWS = 1024
+_NARROW_TUPLE = 64
 
 
-def staging_bytes(fragment_bytes: int, pairs: int) -> int:
+def staging_bytes(fragment_bytes: int, pairs: int, widest_master_row: int) -> int:
     """What staging takes for fragments of that size and so many pairs at a time."""
-    return 4 * fragment_bytes + pairs * PAIR_BYTES
+    staged = min(fragment_bytes, _ENOUGH_ROWS * 2 * (widest_master_row + _NARROW_TUPLE))
+    return fragment_bytes + 2 * staged + pairs * PAIR_BYTES
+
+
+class HasRowBytes(Protocol):
+    """Master rows whose sizes are known."""
+
+    @property
+    def row_bytes(self) -> NDArray[Any]:
+        """Bytes of each row."""
 
 
 class Output:
@@ -43,7 +53,9 @@ class Output:
         recorder: Recorder,
     ) -> None:
         """Room for fragments of `fragment_bytes`, made of at most `pairs` pairs."""
-        grant.take(staging_bytes(fragment_bytes, pairs))
+        size = staging_bytes(fragment_bytes, pairs, widest_master_row)
+        grant.take(size)
+        self._staged_limit = (size - fragment_bytes - pairs * PAIR_BYTES) // 2
         self.slots: NDArray[np.int32] = np.empty(pairs, np.int32)
         self.rows: NDArray[np.int32] = np.empty(pairs, np.int32)
         self._shape = shape
@@ -53,7 +65,7 @@ class Output:
         self._widest_tuple = 0
         self._staged: list[pa.RecordBatch] = []
         self._staged_rows = 0
-        self._staged_bytes = 0
+        self._payload = len(shape.payload)
 
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         """Refuse tuples that no fragment could hold; send on those that have no key."""
@@ -63,8 +75,9 @@ class Output:
             raise BudgetError(
                 f"A stream tuple and a master row together may take {widest:,} bytes, but a "
                 f"piece of output may take {self._fragment_bytes:,}. Give the join at least "
-                f"{64 * (widest - self._fragment_bytes):,} bytes more memory."
+                f"{32 * (widest - self._fragment_bytes):,} bytes more memory."
             )
+        yield from self._send()
         yield from self.unmatched(arrivals.keyless)
 
     @property
@@ -73,13 +86,13 @@ class Output:
         widest = self._widest_tuple + self._widest_master_row
         return max(1, self._fragment_bytes // max(widest, 1))
 
-    def cuts(self, partition: Partition, rows: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-        """Cut pairs with `rows` of the partition into runs that fit a fragment."""
+    def cuts(self, master: HasRowBytes, rows: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+        """Cut pairs with `rows` of the master into runs that fit a fragment."""
         count = len(rows)
         if count <= self.most_rows:
             yield 0, count
             return
-        sizes = partition.row_bytes[rows]
+        sizes = master.row_bytes[rows]
         ends = np.cumsum(sizes + self._widest_tuple)
         start = 0
         while start < count:
@@ -89,10 +102,14 @@ class Output:
             yield start, stop
             start = stop
 
+    def put(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> None:
+        """Stage result rows without sending: at most one fragment before `arrived` is called."""
+        self._add([*stream.columns, *master.columns[: self._payload]], stream.num_rows)
+
     def matched(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Result rows: the i-th stream tuple with the i-th master row."""
-        payload = [master.column(name) for name in self._shape.payload]
-        yield from self._stage([*stream.columns, *payload], stream.num_rows)
+        """Result rows: the i-th stream tuple with the i-th master row, whose payload is first."""
+        self.put(stream, master)
+        yield from self._send()
 
     def unmatched(self, stream: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Stream tuples without a master row: with nulls in a left join, else nothing."""
@@ -101,21 +118,30 @@ class Output:
         for start in range(0, stream.num_rows, self.most_rows):
             part = stream.slice(start, self.most_rows)
             nulls = [pa.nulls(part.num_rows, kind) for kind in self._shape.payload_types]
-            yield from self._stage([*part.columns, *nulls], part.num_rows)
+            self._add([*part.columns, *nulls], part.num_rows)
+            yield from self._send()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Send what is staged."""
         if self._staged:
             batch = self._staged[0] if len(self._staged) == 1 else pa.concat_batches(self._staged)
             self._staged.clear()
-            self._staged_rows = self._staged_bytes = 0
-            yield self._shape.declared(batch)
+            self._staged_rows = 0
+            yield batch
 
-    def _stage(self, columns: list[pa.Array], rows: int) -> Iterator[pa.RecordBatch]:
-        fragment = pa.RecordBatch.from_arrays(columns, schema=self._shape.plain_output_schema)
+    def _add(self, columns: list[pa.Array], rows: int) -> None:
+        schema = self._shape.output_schema
+        self._staged.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self._recorder.outputs += rows
-        self._staged.append(fragment)
         self._staged_rows += rows
-        self._staged_bytes += fragment.nbytes
-        if self._staged_rows >= _ENOUGH_ROWS or self._staged_bytes >= self._fragment_bytes:
+
+    def _send(self) -> Iterator[pa.RecordBatch]:
+        """Send what is enough; a large fragment goes alone, so that it is not copied."""
+        newest = self._staged[-1].num_rows if self._staged else 0
+        widest = self._widest_tuple + self._widest_master_row
+        enough = min(_ENOUGH_ROWS, max(1, self._staged_limit // max(widest, 1)))
+        if self._staged_rows >= enough:
+            large = self._staged.pop() if newest >= enough // 2 else None
             yield from self.flush()
+            if large is not None:
+                yield large

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.output import Output
-from semistream.parts.stream_buffer import StreamBuffer
+from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.stream_table import StreamTable
 from semistream.parts.waiting import Prober, fitting
 
@@ -61,14 +61,14 @@ class ScanWindow:
             chunk = self._chunks.popleft()
             slots = self._ring(chunk.start, chunk.tuples)
             self.table.remove_expired(slots)
-            yield from self._prober.finish(slots)
             self._count -= chunk.tuples
+            yield from self._prober.finish(slots)
 
     def outlasts(self, position: int) -> bool:
         """Whether a tuple will still wait at this position."""
         return bool(self._chunks) and self._chunks[-1].due > position
 
-    def enter(self, stream: StreamBuffer, limit: int, position: int) -> Batches:
+    def enter(self, stream: TupleSource, limit: int, position: int) -> Batches:
         """Read at most `limit` tuples as a chunk that first meets the partition at `position`."""
         for arrivals in stream.read(min(limit, self.free)):
             yield from self._output.arrived(arrivals)

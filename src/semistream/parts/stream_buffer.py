@@ -2,14 +2,14 @@
 
 Batches are pulled from any iterator. A batch belongs to whoever made it: the buffer refers to
 the one it is reading and copies nothing, so only the codes of one chunk are its own memory.
-An empty batch says "nothing more for now": the join goes on with what it has (an intermittent
-stream, Naeem et al. 2011, §4.1).
+An empty batch says "nothing more for now" (an intermittent stream, Naeem et al. 2011, §4.1):
+asking again may block, so the join first finishes all that waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +39,41 @@ class Arrivals(NamedTuple):
         """The first `count` tuples that have a key."""
         return self._replace(batch=self.batch.slice(0, count), codes=self.codes[:count])
 
+    def between(self, start: int, stop: int) -> Arrivals:
+        """Some of the tuples that have a key, and none without."""
+        batch = self.batch.slice(start, max(0, min(stop, len(self.codes)) - start))
+        return self._replace(batch=batch, codes=self.codes[start:stop])
+
+    def keyed(self) -> Arrivals:
+        """The tuples that have a key."""
+        return self._replace(keyless=self.keyless.slice(0, 0))
+
     def only(self, chosen: NDArray[np.bool_]) -> Arrivals:
         """The chosen ones of the tuples that have a key."""
         codes = self.codes[chosen]
         codes.flags.writeable = False
-        return self._replace(batch=self.batch.filter(pa.array(chosen)), codes=codes)
+        return self.keyed()._replace(batch=self.batch.filter(pa.array(chosen)), codes=codes)
+
+
+class TupleSource(Protocol):
+    """Where an algorithm reads stream tuples: the stream buffer, or a stage in front of it."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no tuple will come any more."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether no tuple has arrived for now."""
+
+    def read(self, limit: int) -> Iterator[Arrivals]:
+        """At most `limit` tuples with a key, until the stream pauses or ends."""
+
+    def put_back(self, count: int) -> None:
+        """The last `count` tuples of the last read had no room after all."""
+
+    def resume(self) -> None:
+        """Nothing waits any more: ask again after a pause."""
 
 
 class StreamBuffer:
@@ -65,7 +95,10 @@ class StreamBuffer:
         self._recorder = recorder
         self._nothing = pa.RecordBatch.from_pylist([], shape.plain_schema)
         self._batch = self._nothing
-        self._chunk = Arrivals(self._nothing, np.empty(0, np.int64), self._nothing, 0)
+        no_codes: NDArray[np.int64] = np.empty(0, np.int64)
+        no_codes.flags.writeable = False
+        self.nothing = Arrivals(self._nothing, no_codes, self._nothing, 0)
+        self._chunk = self.nothing
         self._batch_at = 0
         self._chunk_at = 0
         self._pulled_at = 0.0
@@ -74,7 +107,7 @@ class StreamBuffer:
 
     def read(self, limit: int) -> Iterator[Arrivals]:
         """At most `limit` tuples with a key, chunk by chunk, until the stream pauses or ends."""
-        while limit > 0:
+        while limit > 0 and not self.paused:
             if self._chunk_at == len(self._chunk.codes) and not self._next_chunk():
                 return
             stop = min(self._chunk_at + limit, len(self._chunk.codes))
@@ -89,6 +122,10 @@ class StreamBuffer:
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all. O(1)."""
         self._chunk_at -= count
+
+    def resume(self) -> None:
+        """Nothing waits any more: ask again after a pause. O(1)."""
+        self.paused = False
 
     def _cut(self, stop: int) -> Arrivals:
         start, self._chunk_at = self._chunk_at, stop

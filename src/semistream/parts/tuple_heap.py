@@ -1,13 +1,15 @@
-"""Tuple heap: what waiting stream tuples carry in columns whose values vary in size.
+"""Tuple heap: rows whose values vary in size, kept by slot.
 
-Strings, lists and structs cannot be put into slots of one size. They are kept as Arrow
-segments, one per insertion, and a slot remembers its segment and row. A segment goes when its
-last tuple does; when dead rows fill more than the heap can spare, the living are gathered into
-one new segment. Half the grant holds segments, the other half is for that copy, so that the
-heap never passes its grant.
+Strings, lists and structs cannot be put into slots of one size. They are kept in Arrow
+segments, and a slot remembers its segment and row. Rows are appended to the newest segment
+until it is large enough; a segment goes when its last row does. When there is no room, the
+segment with the most dead rows is copied without them: that takes the space of one segment,
+which is set aside, so that the heap never passes its grant.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,61 +17,97 @@ from numpy.typing import NDArray
 
 from semistream.budget import Grant
 
+Slots = NDArray[np.int32]
+
 BYTES_PER_SLOT = 8
 """Segment and row, int32 each; free slots have segment -1."""
-_MOST_SEGMENTS = 64
-"""About so many segments hold all rows: more make gathering slow, fewer make it late to free."""
+_WORTH_COPYING = 8
+"""A segment is copied only when at least one row in so many is dead."""
+
+
+def heap_limit(heap_bytes: int, segments: int) -> int:
+    """The bytes of rows that a heap holds: one segment and a half are spare, to copy into."""
+    return heap_bytes * 2 * segments // (2 * segments + 3)
 
 
 class TupleHeap:
-    """Rows of variable size, by slot."""
+    """Rows of varying size, by slot."""
 
-    def __init__(self, schema: pa.Schema, capacity: int, heap_bytes: int, grant: Grant) -> None:
-        """Room for `heap_bytes` / 2 of rows."""
+    def __init__(
+        self,
+        schema: pa.Schema,
+        capacity: int,
+        heap_bytes: int,
+        grant: Grant,
+        segments: int = 16,
+    ) -> None:
+        """An empty heap; about so many segments will hold all rows. Few are gathered faster."""
         grant.take(heap_bytes + capacity * BYTES_PER_SLOT)
-        self.limit = heap_bytes // 2
+        self.limit = heap_limit(heap_bytes, segments)
+        self._segment_bytes = max(1, self.limit // segments)
         self._schema = schema
         self._segments: dict[int, pa.RecordBatch] = {}
         self._living: dict[int, int] = {}
         self._bytes = 0
-        self._next = 0
+        self._newest = 0
         self._segment = np.full(capacity, -1, np.int32)
         self._row = np.zeros(capacity, np.int32)
 
     def fitting(self, batch: pa.RecordBatch) -> int:
         """How many of the batch's first rows can be put now. Amortised O(rows)."""
-        if self._bytes + batch.nbytes > self.limit:
-            self._compact()
+        while self._bytes + batch.nbytes > self.limit and self._compact_one():
+            pass
         count: int = batch.num_rows
         while count and self._bytes + batch.slice(0, count).nbytes > self.limit:
-            count = count // 2
+            count //= 2
         return count
 
-    def put(self, slots: NDArray[np.int32], batch: pa.RecordBatch) -> None:
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of rows that could be put, dead rows not counted against them."""
+        held = sum(segment.num_rows for segment in self._segments.values())
+        living = sum(self._living.values())
+        return self.limit - (self._bytes * living // held if held else 0)
+
+    def put(self, slots: Slots, batch: pa.RecordBatch) -> None:
         """Keep the batch's rows, copied, under `slots`; `fitting` said that they fit."""
-        if len(slots):
-            self._add(slots, batch.take(pa.array(np.arange(len(slots), dtype=np.int32))))
+        if not len(slots):
+            return
+        pieces = max(1, -(-2 * batch.nbytes // self._segment_bytes))
+        step = -(-len(slots) // pieces)
+        for start in range(0, len(slots), step):
+            rows = np.arange(start, min(start + step, len(slots)), dtype=np.int32)
+            self._add(slots[start : start + step], batch.take(pa.array(rows)))
 
-    def gather(self, slots: NDArray[np.int32]) -> pa.RecordBatch:
+    def pieces(self, slots: Slots) -> Iterator[tuple[NDArray[np.intp] | None, pa.RecordBatch]]:
+        """The rows under `slots`, segment by segment: places in `slots` (None: all), rows."""
+        numbers = self._segment[slots]
+        used = np.unique(numbers)
+        for number in used.tolist():
+            here = None if len(used) == 1 else np.flatnonzero(numbers == number)
+            rows = self._row[slots if here is None else slots[here]]
+            yield here, self._segments[number].take(pa.array(rows))
+
+    def gather(self, slots: Slots) -> pa.RecordBatch:
         """The rows under `slots`, in that order."""
-        used = np.unique(self._segment[slots])
-        parts = [self._segments[int(number)] for number in used]
-        starts = np.cumsum([0] + [part.num_rows for part in parts[:-1]])
-        rows = starts[np.searchsorted(used, self._segment[slots])] + self._row[slots]
-        if len(parts) == 1:
-            return parts[0].take(pa.array(rows))
-        table = pa.Table.from_batches(parts, self._schema).take(pa.array(rows))
-        columns = [pa.concat_arrays(column.chunks) for column in table.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        found = list(self.pieces(slots))
+        if len(found) == 1:
+            return found[0][1]
+        if not found:
+            return pa.RecordBatch.from_pylist([], self._schema)
+        order = np.empty(len(slots), np.int64)
+        order[np.concatenate([here for here, _ in found if here is not None])] = np.arange(
+            len(slots)
+        )
+        return pa.concat_batches([rows for _, rows in found]).take(pa.array(order))
 
-    def release(self, slots: NDArray[np.int32]) -> None:
-        """The tuples under `slots` are finished."""
+    def release(self, slots: Slots) -> None:
+        """The rows under `slots` are needed no more."""
         numbers, counts = np.unique(self._segment[slots], return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             self._living[number] -= count
             if not self._living[number]:
-                del self._living[number]
-                self._bytes -= self._segments.pop(number).nbytes
+                self._drop(number)
         self._segment[slots] = -1
 
     def check(self) -> None:
@@ -79,27 +117,35 @@ class TupleHeap:
         assert self._segments.keys() == self._living.keys()
         assert self._bytes == sum(part.nbytes for part in self._segments.values()) <= self.limit
 
-    def _add(self, slots: NDArray[np.int32], rows: pa.RecordBatch) -> None:
-        """Append to the newest segment while it is small, so that there are never many."""
-        newest = self._segments.get(self._next)
-        if newest is None or newest.nbytes + rows.nbytes > self.limit // _MOST_SEGMENTS:
-            self._next += 1
+    def _add(self, slots: Slots, rows: pa.RecordBatch) -> None:
+        newest = self._segments.get(self._newest)
+        if newest is None or newest.nbytes + rows.nbytes > self._segment_bytes:
+            self._newest += 1
             newest = rows.slice(0, 0)
-            self._segments[self._next], self._living[self._next] = newest, 0
+            self._living[self._newest] = 0
         merged = pa.concat_batches([newest, rows]) if newest.num_rows else rows
-        self._segment[slots] = self._next
+        self._bytes += merged.nbytes - (newest.nbytes if newest.num_rows else 0)
+        self._segments[self._newest] = merged
+        self._living[self._newest] += len(slots)
+        self._segment[slots] = self._newest
         self._row[slots] = np.arange(newest.num_rows, merged.num_rows, dtype=np.int32)
-        self._bytes += merged.nbytes - newest.nbytes
-        self._segments[self._next] = merged
-        self._living[self._next] += len(slots)
 
-    def _compact(self) -> None:
-        kept = sum(self._living.values())
-        held = sum(part.num_rows for part in self._segments.values())
-        if 4 * kept > 3 * held:
-            return
-        slots = np.flatnonzero(self._segment >= 0).astype(np.int32)
-        living = self.gather(slots) if len(slots) else None
-        self._segments, self._living, self._bytes, self._next = {}, {}, 0, 0
-        if living is not None:
-            self._add(slots, living)
+    def _compact_one(self) -> bool:
+        """Copy the segment with the most dead rows without them; False when none is worth it."""
+        dead = {
+            number: segment.num_rows - self._living[number]
+            for number, segment in self._segments.items()
+        }
+        worst = max(dead, key=lambda number: dead[number], default=None)
+        if worst is None or dead[worst] * _WORTH_COPYING < self._segments[worst].num_rows:
+            return False
+        slots = np.flatnonzero(self._segment == worst).astype(np.int32)
+        living = self._segments[worst].take(pa.array(self._row[slots]))
+        self._drop(worst)
+        self._newest = max(self._newest, worst)
+        self._add(slots, living)
+        return True
+
+    def _drop(self, number: int) -> None:
+        del self._living[number]
+        self._bytes -= self._segments.pop(number).nbytes

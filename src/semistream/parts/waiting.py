@@ -7,6 +7,7 @@ with a partition, let go of what it settled.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +20,32 @@ from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
+from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.stream_table import StreamTable
 
 Batches = Iterator[pa.RecordBatch]
+
+
+class Observer(Protocol):
+    """Learns from the disk phase which master rows the stream asks for."""
+
+    def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
+        """Waiting tuples matched these rows, in row order, once for each tuple."""
 
 
 class Prober:
     """Pairs waiting tuples with the rows of a partition and sends the pairs out."""
 
     def __init__(
-        self, shape: JoinShape, table: StreamTable, output: Output, recorder: Recorder
+        self,
+        shape: JoinShape,
+        table: StreamTable,
+        output: Output,
+        recorder: Recorder,
+        observer: Observer | None = None,
     ) -> None:
-        """For the tuples of one stream table."""
+        """For the tuples of one stream table; the observer is told which rows matched."""
+        self._observer = observer
         self._shape = shape
         self._table = table
         self._output = output
@@ -42,6 +56,8 @@ class Prober:
         output = self._output
         slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
         for count in self._table.pairs(region, partition.codes, start, stop, slots, rows, exact):
+            if self._observer is not None:
+                self._observer.offer(partition, rows[:count])
             for begin, end in output.cuts(partition, rows[:count]):
                 yield from self._join(partition, slots[begin:end], rows[begin:end])
 
@@ -80,25 +96,26 @@ class WaitingTuples:
         queue: ArrivalQueue,
         output: Output,
         recorder: Recorder,
+        observer: Observer | None = None,
     ) -> None:
         """Nothing waits yet."""
         self.table = table
         self.queue = queue
         self._output = output
-        self._prober = Prober(shape, table, output, recorder)
+        self._prober = Prober(shape, table, output, recorder, observer)
 
     def __len__(self) -> int:
         """How many tuples wait."""
         return len(self.queue)
 
-    def fill(self, stream: StreamBuffer) -> Batches:
+    def fill(self, stream: TupleSource) -> Batches:
         """Read as many tuples as there are free slots, or as have arrived."""
         for arrivals in stream.read(self.queue.free):
             yield from self._output.arrived(arrivals)
             if not self.enter(arrivals, stream):
                 return
 
-    def enter(self, arrivals: Arrivals, stream: StreamBuffer) -> bool:
+    def enter(self, arrivals: Arrivals, stream: TupleSource) -> bool:
         """Put arrivals into table and queue; False when the heap had no room for them all."""
         count = fitting(arrivals, self.table, stream, waiting=len(self))
         if count:
@@ -150,11 +167,11 @@ class WaitingTuples:
 
     def _finish(self, removed: Iterator[NDArray[np.int32]]) -> Batches:
         for slots in removed:
-            yield from self._prober.finish(slots)
             self.queue.remove(slots)
+            yield from self._prober.finish(slots)
 
 
-def fitting(arrivals: Arrivals, table: StreamTable, stream: StreamBuffer, waiting: int) -> int:
+def fitting(arrivals: Arrivals, table: StreamTable, stream: TupleSource, waiting: int) -> int:
     """How many arrivals the table can take now; the rest goes back to the stream buffer."""
     count = table.store.fitting(arrivals.batch)
     if count < len(arrivals.codes):

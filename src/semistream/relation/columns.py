@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from semistream.errors import OptionError, UnsupportedTypeError
 
-__all__ = ["ArrowData", "as_table", "stored_table", "stored_type"]
+__all__ = ["ArrowData", "as_table", "plain_array", "stored_table", "stored_type"]
 
 ArrowData: TypeAlias = "pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterable[pa.RecordBatch]"
 """What a master table can be built from without Spark."""
@@ -125,14 +125,17 @@ def _from_batches(data: object) -> pa.Table:
 
 def _plain(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     slices = [
-        _plain_array(chunk.slice(start, _SLICE_ROWS), target)
+        plain_array(chunk.slice(start, _SLICE_ROWS), target)
         for chunk in column.chunks
         for start in range(0, len(chunk), _SLICE_ROWS)
     ]
     return pa.chunked_array(slices, target)
 
 
-def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The column as its `stored_type`; no copy when it is that already."""
+    if array.type == target:
+        return array
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):

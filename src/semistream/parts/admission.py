@@ -1,0 +1,166 @@
+"""Admission rules: which keys the front stage keeps.
+
+All frequencies are counted in one unit, so that a key outside can be compared with one inside:
+tuples per *turn*, a turn being as many partition reads as R has partitions. Outside, that is
+the f of the papers, the waiting tuples that a master row matches when its partition is read;
+inside, it is the hits since the last turn, which is what would be waiting.
+
+| rule | a key enters | a key leaves |
+| --- | --- | --- |
+| `PaperRule` | when f reaches a threshold that moves | when it is the least frequent and another enters |
+| `BalanceRule` | when its waiting tuples take more bytes than its rows would | when they no longer would |
+| `TinyLfuRule` | when a sketch of the stream says it is asked for more than the least frequent | then |
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream import kernels
+from semistream.budget import Grant
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+class AdmissionRule(Protocol):
+    """Decides who enters and who leaves; the front stage does the work."""
+
+    threshold: float
+    """The least f with which a key is looked at."""
+
+    def arrived(self, codes: Codes) -> None:
+        """These codes have come with the stream."""
+
+    def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
+        """How much the keys deserve a place; those at 0 or below do not enter."""
+
+    def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
+        """Whether a key of this worth may push out one of that frequency."""
+
+    def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
+        """At the end of a turn: which of the kept keys go."""
+
+    def adapt(self, full: bool, evicted: int, kept: int) -> None:
+        """A share of a turn is over: what the front stage looks like."""
+
+
+class PaperRule:
+    """A threshold on f, the least frequent is replaced (Naeem et al. 2017, §3.2.1).
+
+    The threshold falls while there is room and rises when a tenth of the keys is replaced
+    within a turn.
+    """
+
+    _TICKS_PER_TURN = 8
+    _CHURN = 0.10
+
+    def __init__(self, threshold: float = 2.0) -> None:
+        """Start with a threshold; 2 is the least that shows a repetition."""
+        self.threshold = threshold
+
+    def arrived(self, codes: Codes) -> None:
+        """Nothing is counted before the disk phase."""
+
+    def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
+        """f itself."""
+        return frequency
+
+    def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
+        """Always: whoever reaches the threshold replaces the least frequent."""
+        return np.ones(len(worth), np.bool_)
+
+    def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
+        """None: a key stays until it is replaced."""
+        return np.zeros(len(frequency), np.bool_)
+
+    def adapt(self, full: bool, evicted: int, kept: int) -> None:
+        """Move the threshold."""
+        if evicted > kept * self._CHURN / self._TICKS_PER_TURN:
+            self.threshold *= 1.25
+        elif not full:
+            self.threshold = max(1.0, self.threshold * 0.8)
+
+
+class BalanceRule:
+    """A key is kept exactly when its waiting tuples would take more memory than its rows.
+
+    In the steady state f tuples of a key wait; that costs f × the bytes of a waiting tuple.
+    Kept in the front stage the key costs the bytes of its master rows. There is no threshold to
+    choose, and the memory divides itself: for a uniform stream no key qualifies.
+    """
+
+    def __init__(self, tuple_bytes: float, overhead_bytes: float) -> None:
+        """Bytes per waiting tuple, and per kept master row beyond the row itself."""
+        self._tuple_bytes = tuple_bytes
+        self._overhead = overhead_bytes
+        self.threshold = max(1.0, overhead_bytes / tuple_bytes)
+
+    def arrived(self, codes: Codes) -> None:
+        """Nothing is counted before the disk phase."""
+
+    def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
+        """Bytes saved by keeping the key."""
+        return frequency * self._tuple_bytes - row_bytes
+
+    def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
+        """Only where it saves more than the one it replaces would cost."""
+        return worth > least * self._tuple_bytes
+
+    def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
+        """Those whose tuples would wait more cheaply."""
+        return frequency * self._tuple_bytes < row_bytes
+
+    def adapt(self, full: bool, evicted: int, kept: int) -> None:
+        """Nothing moves."""
+
+
+class TinyLfuRule:
+    """TinyLFU: a count-min sketch of the stream, halved from time to time, says who is frequent.
+
+    Einziger, Friedman, Manes: *TinyLFU: A Highly Efficient Cache Admission Policy*, 2017. The
+    sketch sees every arriving code, so that a key is compared by the same measure whether it
+    is inside or outside.
+    """
+
+    def __init__(self, keys: int, grant: Grant) -> None:
+        """A sketch for about `keys` kept keys: eight counters each, four rows."""
+        self._bits = max(6, (4 * max(keys, 1)).bit_length())
+        grant.take(self.bytes_for(keys))
+        self._sketch = np.zeros((4, 1 << self._bits), np.uint8)
+        self._counted = 0
+        self._halve_at = 16 << self._bits
+        self.threshold = 2.0
+
+    @staticmethod
+    def bytes_for(keys: int) -> int:
+        """What the sketch takes."""
+        return 4 << max(6, (4 * max(keys, 1)).bit_length())
+
+    def arrived(self, codes: Codes) -> None:
+        """Count the codes; halve all counts when enough have come."""
+        kernels.count_codes(self._sketch, self._bits, codes)
+        self._counted += len(codes)
+        if self._counted >= self._halve_at:
+            np.right_shift(self._sketch, 1, out=self._sketch)
+            self._counted //= 2
+
+    def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
+        """The sketch's estimate."""
+        estimate = np.empty(len(codes), np.float64)
+        kernels.estimate_codes(self._sketch, self._bits, codes, estimate)
+        return estimate
+
+    def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
+        """Only a more frequent key may push one out."""
+        return worth > least
+
+    def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
+        """None: a key stays until a more frequent one comes."""
+        return np.zeros(len(frequency), np.bool_)
+
+    def adapt(self, full: bool, evicted: int, kept: int) -> None:
+        """Nothing moves."""

@@ -1,0 +1,393 @@
+"""Front stage: master rows that the stream keeps asking for, in front of any semi-stream join.
+
+Naeem et al. 2017, §3: a cache of single master rows, not of pages (H_R). Arriving tuples are
+looked up here first; a hit goes out at once and never waits, a miss goes on to the algorithm
+behind. The disk phase of that algorithm tells which keys are frequent.
+
+    stream buffer (SB_1) ─► front stage ──hit──► output
+                              │ ▲ miss
+                        (SB_2)▼ └── frequent keys, from the partitions it reads
+                            algorithm
+
+It stands where the algorithm expects its stream buffer and reads like one, so that any
+algorithm can have it. A key is kept with all its master rows or not at all, so a hit needs no
+look at the disk. The *frequency recorder* is two numbers per key: hits in this turn, which the
+probing kernel counts, and the frequency of the last turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream import kernels
+from semistream.budget import Grant
+from semistream.kernels import CANDIDATE, NODE, NONE, Chains
+from semistream.metrics import Recorder
+from semistream.parts.admission import AdmissionRule, Floats
+from semistream.parts.disk_buffer import Partition
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.output import Output
+from semistream.parts.stream_buffer import Arrivals, StreamBuffer
+from semistream.parts.stream_table import bucket_bits
+from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
+from semistream.parts.tuple_heap import TupleHeap
+from semistream.row_bytes import row_bytes
+
+Slots = NDArray[np.int32]
+
+BYTES_PER_ROW = NODE.itemsize + HEAP_BYTES_PER_SLOT + 4 + 4 + 12 + 1
+"""Node, place in the heap, bucket, free list, three numbers and a flag, per kept row."""
+_NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
+_CANDIDATES = 1024
+_TICKS_PER_TURN = 8
+_ANY = 1 << 62
+
+
+def front_stage_bytes(rows: int, heap_bytes: int) -> int:
+    """What a front stage for so many rows takes."""
+    return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(rows, 1)) * 4 + heap_bytes
+
+
+class KeptRows:
+    """Master rows by key: found whole, replaced whole."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        capacity: int,
+        heap_bytes: int,
+        grant: Grant,
+        widest_row: int,
+        average_row: float,
+    ) -> None:
+        """Room for `capacity` rows and `heap_bytes` of them."""
+        self._widest_row = widest_row
+        self._measure = widest_row > 2 * average_row
+        self.capacity = capacity
+        self._bits = bucket_bits(capacity, 1)
+        buckets = 1 << self._bits
+        grant.take(front_stage_bytes(capacity, 0) - capacity * HEAP_BYTES_PER_SLOT)
+        self.columns = schema.names
+        self.heap = TupleHeap(schema, capacity, heap_bytes, grant, segments=4)
+        self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
+        self.free = capacity
+        self._frequency = np.zeros(capacity, np.float32)
+        self._key_bytes = np.zeros(capacity, np.float32)
+        self.row_bytes = np.zeros(capacity, np.float32)
+        self._is_first = np.zeros(capacity, np.bool_)
+
+    def __len__(self) -> int:
+        """How many rows are kept."""
+        return self.capacity - self.free
+
+    def probe(
+        self,
+        codes: NDArray[np.int64],
+        cursor: NDArray[np.int64],
+        missed: NDArray[np.bool_],
+        tuples: Slots,
+        slots: Slots,
+    ) -> int:
+        """Pair arriving codes with kept rows and count the hits; O(1) per code."""
+        return kernels.probe_front(self.chains, self._bits, codes, cursor, missed, tuples, slots)
+
+    def lacks(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which codes are not kept."""
+        slots = np.empty(len(codes), np.int32)
+        kernels.find_codes(self.chains, self._bits, codes, slots)
+        return slots == NONE
+
+    def keys(self) -> Slots:
+        """The first slot of each kept key."""
+        return np.flatnonzero(self._is_first).astype(np.int32)
+
+    def codes(self, firsts: Slots) -> NDArray[np.int64]:
+        """The codes of kept keys."""
+        codes = np.empty(len(firsts), np.int64)
+        kernels.gather_codes(self.chains.nodes, firsts, codes)
+        return codes
+
+    def frequency(self, firsts: Slots) -> Floats:
+        """Hits per turn: of the last turn, or of this one where that is already more."""
+        hits = self.chains.nodes["entered"][firsts]
+        return np.maximum(self._frequency[firsts], hits).astype(np.float64)
+
+    def key_bytes(self, firsts: Slots) -> Floats:
+        """Bytes that each key takes with all its rows."""
+        return self._key_bytes[firsts].astype(np.float64)
+
+    def turn(self) -> None:
+        """The hits of this turn are the frequencies from now on."""
+        self._frequency[:] = self.chains.nodes["entered"]
+        self.chains.nodes["entered"] = 0
+
+    def insert(
+        self,
+        codes: NDArray[np.int64],
+        counts: NDArray[np.int32],
+        frequency: Floats,
+        rows: pa.RecordBatch,
+    ) -> None:
+        """Keep keys with `counts` adjacent rows each; there must be room for them."""
+        sizes = row_bytes(rows) if self._measure else np.full(rows.num_rows, self._widest_row)
+        total = int(counts.sum())
+        self.free -= total
+        slots = self._free[self.free : self.free + total][::-1].copy()
+        row_codes = np.repeat(codes, counts)
+        row_codes.flags.writeable = False
+        kernels.insert(self.chains, _NO_FENCES, self._bits, row_codes, slots, 0)
+        self.heap.put(slots, rows)
+        starts = np.cumsum(counts) - counts
+        firsts = slots[starts]
+        self.row_bytes[slots] = sizes
+        self._is_first[firsts] = True
+        self._frequency[firsts] = frequency
+        self._key_bytes[firsts] = np.add.reduceat(sizes, starts) + counts * BYTES_PER_ROW
+
+    def evict(self, firsts: Slots) -> None:
+        """Let keys go, with all their rows."""
+        codes = self.codes(firsts)
+        codes.flags.writeable = False
+        removed = np.empty(len(self), np.int32)
+        count = kernels.remove_codes(self.chains, _NO_FENCES, self._bits, codes, removed)
+        removed = removed[:count]
+        self.heap.release(removed)
+        self._is_first[firsts] = False
+        self._frequency[removed] = 0
+        self.chains.nodes["entered"][removed] = 0
+        self._free[self.free : self.free + count] = removed
+        self.free += count
+
+    def check(self) -> None:
+        """Assert that keys, rows, heap and free list agree."""
+        self.heap.check()
+        seen: list[int] = []
+        for head in self.chains.heads.tolist():
+            first = head
+            while first != NONE:
+                assert self._is_first[first], "a chain begins with a row that is no key's first"
+                slot = first
+                while slot != NONE:
+                    seen.append(slot)
+                    slot = int(self.chains.nodes[slot]["next_same"])
+                first = int(self.chains.nodes[first]["next_key"])
+        free = self._free[: self.free].tolist()
+        assert sorted(seen + free) == list(range(self.capacity))
+
+
+class FrontStage:
+    """Reads like a stream buffer, but gives only what it does not answer itself."""
+
+    def __init__(
+        self,
+        stream: StreamBuffer,
+        kept: KeptRows,
+        rule: AdmissionRule,
+        shape: JoinShape,
+        output: Output,
+        recorder: Recorder,
+        partitions: int,
+        average_row: float,
+    ) -> None:
+        """A turn is as many partition reads as R has partitions."""
+        self._average_row = average_row
+        self.kept = kept
+        self.rule = rule
+        self._stream = stream
+        self._shape = shape
+        self._output = output
+        self._recorder = recorder
+        self._reads_per_tick = max(1, partitions // _TICKS_PER_TURN)
+        self._next_tick = self._reads_per_tick
+        self._ticks = 0
+        self._evicted = 0
+        self._victims: Slots = np.empty(0, np.int32)
+        self._candidates = np.zeros(_CANDIDATES, CANDIDATE)
+        self._misses = stream.nothing
+        self._misses_at = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has ended and every miss was given."""
+        return self._stream.ended and self._misses_at == len(self._misses.codes)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing has arrived for now."""
+        return self._stream.paused and self._misses_at == len(self._misses.codes)
+
+    def read(self, limit: int) -> Iterator[Arrivals]:
+        """At most `limit` tuples that are not answered here, until the stream pauses or ends.
+
+        In between come empty arrivals, so that hits can leave the output.
+        """
+        while limit > 0:
+            if self._misses_at == len(self._misses.codes):
+                arrivals = next(self._stream.read(_ANY), None)
+                if arrivals is None:
+                    return
+                yield from self._answer(arrivals)
+            given = self._misses.between(self._misses_at, self._misses_at + limit)
+            self._misses_at += len(given.codes)
+            limit -= len(given.codes)
+            yield given
+
+    def put_back(self, count: int) -> None:
+        """The last `count` tuples of the last read had no room after all."""
+        self._misses_at -= count
+
+    def resume(self) -> None:
+        """Nothing waits any more: ask again after a pause."""
+        self._stream.resume()
+
+    def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
+        """A partition was probed with these pairs' rows: its frequent keys may come in."""
+        if self._recorder.partitions_read >= self._next_tick:
+            self._next_tick = self._recorder.partitions_read + self._reads_per_tick
+            self._tick()
+        found = kernels.frequent_codes(
+            rows,
+            partition.codes,
+            partition.start,
+            partition.stop,
+            self.rule.threshold,
+            self._candidates,
+        )
+        if found:
+            self._consider(partition, self._candidates[:found])
+
+    def check(self) -> None:
+        """Assert the invariants of the kept rows."""
+        self.kept.check()
+
+    def _answer(self, arrivals: Arrivals) -> Iterator[Arrivals]:
+        """Send out the hits among the arrivals; the misses are to be given."""
+        self.rule.arrived(arrivals.codes)
+        output, count = self._output, len(arrivals.codes)
+        missed = np.ones(count, np.bool_)
+        cursor = np.zeros(1, np.int64)
+        yield self._stream.nothing._replace(keyless=arrivals.keyless, widest=arrivals.widest)
+        while cursor[0] < count:
+            found = self.kept.probe(arrivals.codes, cursor, missed, output.rows, output.slots)
+            for begin, end in output.cuts(self.kept, output.slots[:found]):
+                self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
+                yield self._stream.nothing
+        self._recorder.probes += count
+        hits = count - int(np.count_nonzero(missed))
+        self._recorder.front_hits += hits
+        self._recorder.joined += hits
+        self._recorder.processing.add(0.0, hits)
+        self._misses = arrivals.only(missed) if hits else arrivals.keyed()
+        self._misses_at = 0
+
+    def _join(
+        self,
+        arrivals: Arrivals,
+        tuples: NDArray[np.int32],
+        slots: Slots,
+        missed: NDArray[np.bool_],
+    ) -> None:
+        if not self._shape.codec.exact:
+            missed[tuples] = True
+        for here, master in self.kept.heap.pieces(slots):
+            mine = tuples if here is None else tuples[here]
+            stream = arrivals.batch.take(pa.array(mine))
+            agree = self._shape.true_matches(stream, master)
+            if agree is not None:
+                keep = pa.array(agree)
+                stream, master, mine = stream.filter(keep), master.filter(keep), mine[agree]
+            missed[mine] = False
+            self._output.put(stream, master)
+
+    def _consider(self, partition: Partition, candidates: NDArray[np.void]) -> None:
+        """Let the worthiest of the candidates in that are not kept yet."""
+        counts = candidates["last"] - candidates["first"]
+        codes = partition.codes[candidates["first"]]
+        codes.flags.writeable = False
+        new = self.kept.lacks(codes) & (counts <= self._most_rows)
+        candidates, codes, counts = candidates[new], codes[new], counts[new]
+        # The average size will do to choose; what is really taken is measured in `_keep`.
+        sizes = counts * (self._average_row + BYTES_PER_ROW)
+        worth = self.rule.worth(codes, candidates["frequency"].copy(), sizes)
+        chosen = np.argsort(-worth, kind="stable")
+        chosen = chosen[worth[chosen] > 0]
+        chosen = chosen[: self._room_for(worth[chosen], counts[chosen])]
+        if len(chosen):
+            self._keep(partition, candidates[chosen], codes[chosen], counts[chosen])
+
+    def _room_for(self, worth: Floats, counts: NDArray[np.int32]) -> int:
+        """Make room for the first of some keys, the worthiest first; returns for how many."""
+        kept = self.kept
+        needed = np.cumsum(counts)
+        fits = int(np.searchsorted(needed, self._free_rows, side="right"))
+        victims = self._least(len(worth) - fits)
+        least = self.rule.worth(
+            kept.codes(victims), kept.frequency(victims), kept.key_bytes(victims)
+        )
+        better = self.rule.prefers(worth[fits : fits + len(victims)], least)
+        pushed = len(better) if better.all() else int(np.argmin(better))
+        if pushed:
+            kept.evict(victims[:pushed])
+            self._victims = self._victims[pushed:]
+            self._evicted += pushed
+        return int(np.searchsorted(needed, self._free_rows, side="right"))
+
+    @property
+    def _free_rows(self) -> int:
+        """Rows of average size that still have room, in slots and in bytes."""
+        return min(self.kept.free, int(self.kept.heap.free_bytes / self._average_row))
+
+    def _keep(
+        self,
+        partition: Partition,
+        candidates: NDArray[np.void],
+        codes: NDArray[np.int64],
+        counts: NDArray[np.int32],
+    ) -> None:
+        """Copy the rows of some keys out of the partition, as far as their bytes fit."""
+        rows = _ranges(candidates["first"], counts)
+        batch = partition.batch.select(self.kept.columns).take(pa.array(rows))
+        fitting = self.kept.heap.fitting(batch)
+        keys = int(np.searchsorted(np.cumsum(counts), fitting, side="right"))
+        if keys:
+            counts = counts[:keys]
+            batch = batch.slice(0, int(counts.sum()))
+            self.kept.insert(codes[:keys], counts, candidates["frequency"][:keys], batch)
+
+    def _least(self, count: int) -> Slots:
+        """The least frequent keys, `count` if there are so many; their order is a tick old."""
+        if len(self._victims) < count:
+            firsts = self.kept.keys()
+            order = np.argsort(self.kept.frequency(firsts), kind="stable")
+            self._victims = firsts[order]
+        return self._victims[:count]
+
+    def _tick(self) -> None:
+        kept = self.kept
+        self.rule.adapt(kept.free > kept.capacity // 50, self._evicted, len(kept))
+        self._evicted = 0
+        self._victims = self._victims[:0]
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_TURN == 0:
+            kept.turn()
+            firsts = kept.keys()
+            leaving = self.rule.leaving(kept.frequency(firsts), kept.key_bytes(firsts))
+            if leaving.any():
+                kept.evict(firsts[leaving])
+
+    @property
+    def _most_rows(self) -> int:
+        """A key with more rows is not kept: it would crowd out the others."""
+        return min(len(self._output.slots), max(1, self.kept.capacity // 8))
+
+
+def _ranges(firsts: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The numbers first, first + 1, … of each range, one range after the other."""
+    ends = np.cumsum(counts)
+    offsets = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    return (np.repeat(firsts, counts) + offsets).astype(np.int32)

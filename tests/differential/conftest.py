@@ -1,0 +1,219 @@
+"""Random joins for the differential tests, one per draw from a grid of settings."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.errors import BudgetError
+from semistream.testing import ManualClock, assert_same_rows, checked_run, oracle_join
+
+_EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+_LEAST = re.compile(r"the least is ([\d,]+) bytes")
+
+
+def _integers(kind: pa.DataType) -> Callable[[int], int]:
+    """Numbers of the type, the extreme ones among them, in no order."""
+    info = np.iinfo(kind.to_pandas_dtype())
+    low, count = int(info.min), int(info.max) - int(info.min) + 1
+    edges = [low, int(info.max), low + 1, int(info.max) - 1]
+    # Odd, hence coprime with the power of two: different numbers stay different.
+    step = (0x9E3779B97F4A7C15 % count) | 1
+    return lambda n: edges[n] if n < 4 else low + 2 + (n * step) % (count - 4)
+
+
+KEY_TYPES: Final[dict[str, tuple[list[pa.DataType], Callable[[int], tuple[Any, ...]]]]] = {
+    **{
+        str(kind): ([kind], lambda n, make=_integers(kind): (make(n),))
+        for kind in (
+            *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+            *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        )
+    },
+    "string": ([pa.string()], lambda n: ("" if n == 0 else f"κ{n}" * (1 + n % 5),)),
+    "large string": ([pa.large_string()], lambda n: (f"{n:020d}",)),
+    "binary": ([pa.binary()], lambda n: (n.to_bytes(1 + n % 9, "little", signed=False)[:9],)),
+    "fixed binary": ([pa.binary(5)], lambda n: (n.to_bytes(5, "big"),)),
+    "date": ([pa.date32()], lambda n: ((_EPOCH + dt.timedelta(n - 50)).date(),)),
+    "timestamp": ([pa.timestamp("us", "UTC")], lambda n: (_EPOCH + dt.timedelta(0, n * 37, n),)),
+    "time": ([pa.time32("s")], lambda n: (dt.time(n // 3600 % 24, n // 60 % 60, n % 60),)),
+    "decimal": ([pa.decimal128(12, 3)], lambda n: (Decimal(n - 100) / 8,)),
+    "wide decimal": ([pa.decimal256(50, 3)], lambda n: (Decimal(n) * 10**30 / 8,)),
+    "boolean": ([pa.bool_()], lambda n: (n % 2 == 0,)),
+    "integer and string": ([pa.int32(), pa.string()], lambda n: (n % 13, f"s{n // 13}")),
+    "string, date and boolean": (
+        [pa.string(), pa.date32(), pa.bool_()],
+        lambda n: (f"{n % 7}", (_EPOCH + dt.timedelta(n // 14)).date(), n // 7 % 2 == 0),
+    ),
+}
+"""By name: the types of the key columns, and the n-th key."""
+
+_MOST_KEYS = {"int8": 200, "uint8": 200, "boolean": 2}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the grid."""
+
+    key_type: str
+    layout: str
+    exponent: float
+    batch_rows: int
+    page_bytes: int
+    budget: str
+    master_rows_per_key: int
+    how: str
+    strings: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key_type}-{self.layout}-zipf{self.exponent:g}-batch{self.batch_rows}"
+            f"-page{self.page_bytes}-{self.budget}-dup{self.master_rows_per_key}-{self.how}"
+            f"{'-strings' if self.strings else ''}"
+        )
+
+
+GRID: Final[dict[str, list[Any]]] = {
+    "key_type": list(KEY_TYPES),
+    "layout": ["key", "given"],
+    "exponent": [0.0, 1.0, 2.0],
+    "batch_rows": [1, 7, 1000],
+    "page_bytes": [4096, 65536],
+    "budget": ["least", "twice", "large"],
+    "master_rows_per_key": [1, 1, 2, 40],
+    "how": ["inner", "left"],
+    "strings": [False, True],
+}
+
+
+def sample(count: int, seed: int) -> list[Setting]:
+    """`count` settings in which every value of every dimension comes equally often."""
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for name, values in GRID.items():
+        repeated = [values[i % len(values)] for i in range(count)]
+        columns[name] = [repeated[i] for i in rng.permutation(count)]
+    return [Setting(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values())]
+
+
+class RandomJoin:
+    """A master and a stream of the setting's kind, drawn from a seed."""
+
+    def __init__(self, setting: Setting, seed: int) -> None:
+        self.setting = setting
+        self._rng = np.random.default_rng(seed)
+        types, self._key = KEY_TYPES[setting.key_type]
+        self.names = [f"key{i}" for i in range(len(types))]
+        self._types = types
+        most = _MOST_KEYS.get(setting.key_type, 10_000)
+        wanted = 1200 if setting.page_bytes == 4096 else 3000
+        self._keys = min(most, max(1, wanted // setting.master_rows_per_key))
+        self.table = self._master()
+        self.stream = list(self._stream())
+
+    def _key_columns(self, numbers: np.ndarray[Any, Any], nulls: float) -> list[pa.Array]:
+        keys = [self._key(int(n)) for n in numbers]
+        columns = []
+        for i, kind in enumerate(self._types):
+            absent = self._rng.random(len(keys)) < nulls
+            values = [None if gone else key[i] for key, gone in zip(keys, absent, strict=True)]
+            columns.append(pa.array(values, kind))
+        return columns
+
+    def _master(self) -> pa.Table:
+        """Two in three keys exist; how many rows a key has varies about the setting's number."""
+        present = self._rng.permutation(self._keys)[: max(1, self._keys * 2 // 3)]
+        times = self._rng.integers(1, 2 * self.setting.master_rows_per_key, len(present))
+        numbers = self._rng.permutation(np.repeat(present, times))
+        columns = dict(zip(self.names, self._key_columns(numbers, 0.01), strict=True))
+        count = len(numbers)
+        columns["row"] = pa.array(np.arange(count))
+        if self.setting.strings:
+            lengths = self._rng.integers(0, 60, count)
+            columns["text"] = pa.array(["m" * int(n) if n else None for n in lengths])
+        return pa.table(columns)
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        size = self.setting.batch_rows
+        count = {1: 150, 7: 700}.get(size, 2500)
+        if self.setting.master_rows_per_key > 2:
+            count //= 5
+        weights = 1.0 / np.arange(1, self._keys + 1) ** self.setting.exponent
+        ranks = self._rng.choice(self._keys, count, p=weights / weights.sum())
+        numbers = self._rng.permutation(self._keys)[ranks]
+        columns = dict(zip(self.names, self._key_columns(numbers, 0.02), strict=True))
+        columns["sale"] = pa.array(np.arange(count), pa.int32())
+        if self.setting.strings:
+            lengths = self._rng.integers(0, 40, count)
+            columns["note"] = pa.array(["s" * int(n) if n > 4 else None for n in lengths])
+        yield from pa.table(columns).combine_chunks().to_batches(max_chunksize=size)
+
+    def check(self, algorithms: tuple[str, ...], folder: Path) -> None:
+        """Every algorithm gives what the oracle gives."""
+        setting = self.setting
+        expected = oracle_join(self.stream, self.table, on=self.names, how=setting.how)
+        master = ss.MasterTable.from_arrow(
+            self.table,
+            folder / "random.master",
+            key=self.names,
+            page_bytes=setting.page_bytes,
+            layout=setting.layout,
+        )
+        for algorithm in algorithms:
+            engine = self._engine(algorithm, master)
+            try:
+                assert_same_rows(checked_run(engine, self.stream), expected.rows)
+                metrics = engine.metrics()
+                assert (metrics.joined, metrics.unmatched) == expected[1:]
+            except Exception as error:
+                error.add_note(f"{algorithm}: {setting}\n{engine.plan}")
+                raise
+
+    def _engine(self, algorithm: str, master: ss.MasterTable) -> ss.Engine:
+        memory = 4 << 20
+        if self.setting.budget != "large":
+            memory = self._least(algorithm, master) * (1 if self.setting.budget == "least" else 2)
+        return ss.engine(
+            algorithm,
+            master,
+            on=self.names,
+            how=self.setting.how,
+            memory=memory,
+            clock=ManualClock(),
+        )
+
+    def _least(self, algorithm: str, master: ss.MasterTable) -> int:
+        engine = ss.engine(algorithm, master, on=self.names, how=self.setting.how, memory=1)
+        try:
+            list(engine.run(self.stream))
+        except BudgetError as error:
+            found = _LEAST.search(str(error))
+            assert found, f"no minimum in: {error}"
+            return int(found[1].replace(",", ""))
+        raise AssertionError("a join in one byte")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for a setting runs once for each of `count` settings."""
+    marker = metafunc.definition.get_closest_marker("parametrize")
+    if "setting" in metafunc.fixturenames and marker is None:
+        count = getattr(metafunc.function, "settings_count", 60)
+        drawn = sample(count, seed=metafunc.config.getoption("seed"))
+        if keep := getattr(metafunc.function, "settings_where", None):
+            drawn = [setting for setting in drawn if keep(setting)]
+        metafunc.parametrize("setting", drawn, ids=[f"{i}-{s}" for i, s in enumerate(drawn)])
+
+
+@pytest.fixture
+def random_join() -> Callable[[Setting, int], RandomJoin]:
+    return RandomJoin
