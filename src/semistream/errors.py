@@ -6,6 +6,7 @@ are the names and sizes known.
 """
 
 __all__ = [
+    "ArrivalOrderError",
     "BudgetError",
     "ColumnClashError",
     "CorruptPageError",
@@ -17,6 +18,8 @@ __all__ = [
     "MasterNotFoundError",
     "OptionError",
     "SemistreamError",
+    "ShedFileError",
+    "ShedSpaceError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
     "UnsupportedTypeError",
@@ -73,6 +76,18 @@ class UnsupportedTypeError(SemistreamError):
 
 class StreamSchemaError(SemistreamError):
     """A stream batch has another schema than the first batch had."""
+
+
+class ArrivalOrderError(SemistreamError):
+    """A timed stream gave an arrival that lies before the one it gave last."""
+
+
+class ShedSpaceError(SemistreamError):
+    """There is no room on disk for stream tuples that must be shed."""
+
+
+class ShedFileError(SemistreamError):
+    """A folder of shed tuples cannot be used: in use, broken, or of another stream."""
 
 
 class InternalError(SemistreamError):

@@ -25,7 +25,8 @@ NONE: Final = -1
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FULL = np.uint64(64)
-OLDEST, NEWEST, FREE, COUNT = 0, 1, 2, 3
+OLDEST, NEWEST, FREE, COUNT, FREE_COUNT, LIMIT, BEYOND, FINGER = 0, 1, 2, 3, 4, 5, 6, 7
+"""The scalars of an arrival queue. Slots from LIMIT on are not used again; BEYOND of them wait."""
 BINS_PER_OCTAVE = 16
 HISTOGRAM_BINS = 34 * BINS_PER_OCTAVE
 MATCHED = np.uint32(1)
@@ -71,7 +72,7 @@ class Chains(NamedTuple):
 
 
 class Links(NamedTuple):
-    """An arrival queue: its slots, and four scalars."""
+    """An arrival queue: its slots, and its scalars."""
 
     links: Any
     ends: NDArray[np.int64]
@@ -302,9 +303,7 @@ def find_codes(
 
 
 @kernel
-def count_codes(
-    sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]
-) -> None:
+def count_codes(sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]) -> None:
     """Add arriving codes to a count-min sketch of four rows; counters stop at 255."""
     for i in range(len(codes)):
         mixed = np.uint64(codes[i])
@@ -469,15 +468,21 @@ def append(links: Links, slots: NDArray[np.int32]) -> None:
         ends[NEWEST] = slot
         slots[i] = slot
     ends[COUNT] += len(slots)
+    ends[FREE_COUNT] -= len(slots)
 
 
 @kernel
 def unlink(links: Links, slots: NDArray[np.int32]) -> None:
-    """Take slots out of the queue, wherever they stand, and make them free."""
+    """Take slots out of the queue, wherever they stand, and make them free.
+
+    A finger that stands on one of them moves on to its neighbour.
+    """
     ends = links.ends
     for i in range(len(slots)):
         slot = slots[i]
         older, newer = links.links[slot].older, links.links[slot].newer
+        if slot == ends[FINGER]:
+            ends[FINGER] = older if newer == NONE else newer
         if older == NONE:
             ends[OLDEST] = newer
         else:
@@ -486,9 +491,63 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
             ends[NEWEST] = older
         else:
             links.links[newer].older = older
+        if slot < ends[LIMIT]:
+            links.links[slot].newer = ends[FREE]
+            ends[FREE] = slot
+            ends[FREE_COUNT] += 1
+        else:
+            ends[BEYOND] -= 1
+    ends[COUNT] -= len(slots)
+
+
+@kernel
+def set_limit(links: Links, limit: int) -> None:
+    """From now on use only the slots below `limit`; those beyond leave as they are finished."""
+    ends = links.ends
+    ends[LIMIT] = limit
+    kept, free, count = NONE, ends[FREE], 0
+    while free != NONE:
+        following = links.links[free].newer
+        if free < limit:
+            links.links[free].newer = kept
+            kept = free
+            count += 1
+        free = following
+    ends[FREE], ends[FREE_COUNT], ends[BEYOND] = kept, count, 0
+    slot = ends[OLDEST]
+    while slot != NONE:
+        if slot >= limit:
+            ends[BEYOND] += 1
+        slot = links.links[slot].newer
+
+
+@kernel
+def add_free(links: Links, start: int, stop: int) -> None:
+    """The slots start..stop are new and free."""
+    ends = links.ends
+    for slot in range(start, stop):
         links.links[slot].newer = ends[FREE]
         ends[FREE] = slot
-    ends[COUNT] -= len(slots)
+    ends[FREE_COUNT] += stop - start
+    ends[LIMIT] = stop
+
+
+@kernel
+def oldest_slots(links: Links, slots: NDArray[np.int32]) -> None:
+    """The slots that have waited longest, oldest first; at least so many wait."""
+    slot = links.ends[OLDEST]
+    for i in range(len(slots)):
+        slots[i] = slot
+        slot = links.links[slot].newer
+
+
+@kernel
+def place_finger(links: Links, newer: int) -> None:
+    """Put the finger on the slot that has so many newer ones behind it."""
+    slot = links.ends[NEWEST]
+    for _ in range(newer):
+        slot = links.links[slot].older
+    links.ends[FINGER] = slot
 
 
 @kernel

@@ -84,6 +84,11 @@ class Metrics:
     deletes: int
     matches: int
     front_hits: int
+    filtered: int
+    stream_reads: int
+    shed: int
+    returned: int
+    """Those of `unmatched` that the membership filter kept from waiting."""
     seconds: float
     processing_time: Durations
     waiting_time: Durations
@@ -100,6 +105,11 @@ class Metrics:
         """The share of finished stream tuples that the front stage answered."""
         finished = self.joined + self.unmatched
         return self.front_hits / finished if finished else 0.0
+
+    @property
+    def deferred(self) -> int:
+        """Stream tuples that were shed and are not yet back."""
+        return self.shed - self.returned
 
     @property
     def matches_per_partition(self) -> float:
@@ -126,6 +136,10 @@ class Recorder:
     deletes: int = 0
     matches: int = 0
     front_hits: int = 0
+    filtered: int = 0
+    stream_reads: int = 0
+    shed: int = 0
+    returned: int = 0
     processing: DurationHistogram = field(default_factory=DurationHistogram)
     waiting: DurationHistogram = field(default_factory=DurationHistogram)
 
@@ -161,6 +175,10 @@ class Recorder:
             deletes=self.deletes,
             matches=self.matches,
             front_hits=self.front_hits,
+            filtered=self.filtered,
+            stream_reads=self.stream_reads,
+            shed=self.shed,
+            returned=self.returned,
             seconds=end - self._started,
             processing_time=self.processing.snapshot(),
             waiting_time=self.waiting.snapshot(),

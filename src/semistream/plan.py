@@ -26,6 +26,9 @@ class JoinPlan:
     frames: int = 2
     front_rows: int = 0
     front_heap_bytes: int = 0
+    front_most_rows: int = 0
+    admission: str = ""
+    recent_codes: int = 0
     parts: dict[str, int] = field(default_factory=dict)
 
     def explain(self) -> str:

@@ -235,6 +235,10 @@ class ManualClock:
             raise ValueError(f"A clock never runs backwards, but was told to by {seconds} s.")
         self.now += seconds
 
+    def advance_to(self, seconds: float) -> None:
+        """Let time pass until then; a time that has passed changes nothing."""
+        self.now = max(self.now, seconds)
+
 
 class PageReads:
     """While it is open, notes which pages of master tables are read, in order.

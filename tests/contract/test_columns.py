@@ -136,8 +136,9 @@ def test_nested_columns_on_both_sides(contract: Any, how: str, kind: str) -> Non
 
 KINDS: dict[str, pa.Array] = {
     "dictionary": pa.array([WORDS[i % 6] for i in range(90)]).dictionary_encode(),
-    "dictionary with nulls": pa.array([None if i % 4 else "x" for i in range(90)])
-    .dictionary_encode(),
+    "dictionary with nulls": pa.array(
+        [None if i % 4 else "x" for i in range(90)]
+    ).dictionary_encode(),
     "dictionary of int8 indices": pa.array(
         [WORDS[i % 6] for i in range(90)], pa.dictionary(pa.int8(), pa.string())
     ),

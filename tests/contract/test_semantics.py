@@ -139,9 +139,7 @@ def test_exact_duplicate_tuples_are_all_kept(contract: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3, 5, 7, 1000])
-def test_the_partition_size_need_not_divide_the_master(
-    contract: Any, how: str, pages: int
-) -> None:
+def test_the_partition_size_need_not_divide_the_master(contract: Any, how: str, pages: int) -> None:
     table, stream = master_table(SEVERAL), stream_batches(cut(SKEWED + [1, 2, HIGH + 1], 80))
     options = contract.supported(contract.master(table), partition_pages=pages)
     contract.holds(table, stream, how=how, sizes=["least", "roomy"], **options)

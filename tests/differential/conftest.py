@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +27,10 @@ _LEAST = re.compile(r"the least is ([\d,]+) bytes")
 def _integers(kind: pa.DataType) -> Callable[[int], int]:
     """Numbers of the type, the extreme ones among them, in no order."""
     info = np.iinfo(kind.to_pandas_dtype())
-    low, count = int(info.min), int(info.max) - int(info.min) + 1
-    edges = [low, int(info.max), low + 1, int(info.max) - 1]
-    # Odd, hence coprime with the power of two: different numbers stay different.
-    step = (0x9E3779B97F4A7C15 % count) | 1
-    return lambda n: edges[n] if n < 4 else low + 2 + (n * step) % (count - 4)
+    low, high = int(info.min), int(info.max)
+    edges, inner = [low, high, low + 1, high - 1], high - low - 3
+    step = next(n for n in range(inner * 5 // 8, inner) if math.gcd(n, inner) == 1)
+    return lambda n: edges[n] if n < 4 else low + 2 + (n - 4) * step % inner
 
 
 KEY_TYPES: Final[dict[str, tuple[list[pa.DataType], Callable[[int], tuple[Any, ...]]]]] = {
@@ -42,7 +43,10 @@ KEY_TYPES: Final[dict[str, tuple[list[pa.DataType], Callable[[int], tuple[Any, .
     },
     "string": ([pa.string()], lambda n: ("" if n == 0 else f"κ{n}" * (1 + n % 5),)),
     "large string": ([pa.large_string()], lambda n: (f"{n:020d}",)),
-    "binary": ([pa.binary()], lambda n: (n.to_bytes(1 + n % 9, "little", signed=False)[:9],)),
+    "binary": (
+        [pa.binary()],
+        lambda n: (b"" if n == 0 else str(n).encode() * (1 + n % 4) + b"\0",),
+    ),
     "fixed binary": ([pa.binary(5)], lambda n: (n.to_bytes(5, "big"),)),
     "date": ([pa.date32()], lambda n: ((_EPOCH + dt.timedelta(n - 50)).date(),)),
     "timestamp": ([pa.timestamp("us", "UTC")], lambda n: (_EPOCH + dt.timedelta(0, n * 37, n),)),
@@ -57,6 +61,13 @@ KEY_TYPES: Final[dict[str, tuple[list[pa.DataType], Callable[[int], tuple[Any, .
     ),
 }
 """By name: the types of the key columns, and the n-th key."""
+
+HASHED: Final = [
+    name
+    for name, (types, _) in KEY_TYPES.items()
+    if len(types) > 1 or "string" in name or "binary" in name or "decimal" in name
+]
+"""The key types whose codes are hashes."""
 
 _MOST_KEYS = {"int8": 200, "uint8": 200, "boolean": 2}
 
@@ -96,27 +107,32 @@ GRID: Final[dict[str, list[Any]]] = {
 }
 
 
-def sample(count: int, seed: int) -> list[Setting]:
+@lru_cache
+def sample(count: int, seed: int, hashed_keys: bool = False) -> list[Setting]:
     """`count` settings in which every value of every dimension comes equally often."""
     rng = np.random.default_rng(seed)
+    grid = GRID | ({"key_type": HASHED} if hashed_keys else {})
     columns = {}
-    for name, values in GRID.items():
+    for name, values in grid.items():
         repeated = [values[i % len(values)] for i in range(count)]
         columns[name] = [repeated[i] for i in rng.permutation(count)]
-    return [Setting(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values())]
+    rows = zip(*columns.values(), strict=True)
+    return [Setting(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 class RandomJoin:
     """A master and a stream of the setting's kind, drawn from a seed."""
 
-    def __init__(self, setting: Setting, seed: int) -> None:
+    def __init__(self, setting: Setting, seed: int, small: bool = False) -> None:
         self.setting = setting
+        self._small = small
         self._rng = np.random.default_rng(seed)
         types, self._key = KEY_TYPES[setting.key_type]
         self.names = [f"key{i}" for i in range(len(types))]
         self._types = types
         most = _MOST_KEYS.get(setting.key_type, 10_000)
-        wanted = 1200 if setting.page_bytes == 4096 else 3000
+        wanted = 600 if setting.page_bytes == 4096 else 1800
+        wanted = 150 if small else wanted
         self._keys = min(most, max(1, wanted // setting.master_rows_per_key))
         self.table = self._master()
         self.stream = list(self._stream())
@@ -145,8 +161,10 @@ class RandomJoin:
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         size = self.setting.batch_rows
-        count = {1: 150, 7: 700}.get(size, 2500)
+        count = {1: 120, 7: 400}.get(size, 1500)
         if self.setting.master_rows_per_key > 2:
+            count //= 10
+        if self._small:
             count //= 5
         weights = 1.0 / np.arange(1, self._keys + 1) ** self.setting.exponent
         ranks = self._rng.choice(self._keys, count, p=weights / weights.sum())
@@ -203,17 +221,14 @@ class RandomJoin:
         raise AssertionError("a join in one byte")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for a setting runs once for each of `count` settings."""
-    marker = metafunc.definition.get_closest_marker("parametrize")
-    if "setting" in metafunc.fixturenames and marker is None:
-        count = getattr(metafunc.function, "settings_count", 60)
-        drawn = sample(count, seed=metafunc.config.getoption("seed"))
-        if keep := getattr(metafunc.function, "settings_where", None):
-            drawn = [setting for setting in drawn if keep(setting)]
-        metafunc.parametrize("setting", drawn, ids=[f"{i}-{s}" for i, s in enumerate(drawn)])
-
-
 @pytest.fixture
-def random_join() -> Callable[[Setting, int], RandomJoin]:
-    return RandomJoin
+def draw(pytestconfig: pytest.Config, seed: int) -> Callable[..., RandomJoin]:
+    """The n-th join of a sample; the sample and the data both move with `--seed`."""
+
+    def drawn(
+        number: int, count: int, hashed_keys: bool = False, small: bool = False
+    ) -> RandomJoin:
+        settings = sample(count, pytestconfig.getoption("seed"), hashed_keys)
+        return RandomJoin(settings[number], seed, small)
+
+    return drawn

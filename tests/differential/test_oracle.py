@@ -16,29 +16,21 @@ import pytest
 import semistream as ss
 from semistream import keys
 
-SAMPLES = 132
-COLLIDING = 44
+SAMPLES = 120
+COLLIDING = 40
 
 
+@pytest.mark.parametrize("number", range(SAMPLES))
 def test_every_algorithm_gives_what_the_oracle_gives(
-    setting: Any, random_join: Any, seed: int, tmp_path: Path
+    number: int, draw: Any, tmp_path: Path
 ) -> None:
-    random_join(setting, seed).check(ss.ALGORITHMS, tmp_path)
+    draw(number, SAMPLES).check(ss.ALGORITHMS, tmp_path)
 
 
-test_every_algorithm_gives_what_the_oracle_gives.settings_count = SAMPLES  # type: ignore[attr-defined]
-
-
+@pytest.mark.parametrize("number", range(COLLIDING))
 def test_colliding_hashes_do_not_join(
-    setting: Any,
-    random_join: Any,
-    seed: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    number: int, draw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With eight codes for all keys almost every pair of equal codes has different keys."""
     monkeypatch.setattr(keys, "_HASH_MASK", 0x7)
-    random_join(setting, seed).check(ss.ALGORITHMS, tmp_path)
-
-
-test_colliding_hashes_do_not_join.settings_count = COLLIDING  # type: ignore[attr-defined]
+    draw(number, COLLIDING, hashed_keys=True, small=True).check(ss.ALGORITHMS, tmp_path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,27 +16,32 @@ from numpy.typing import NDArray
 
 from semistream.budget import MemoryBudget
 from semistream.errors import BudgetError
+from semistream.kernels import NODE
 from semistream.metrics import Recorder
 from semistream.parts import arrival_queue, front_stage, stream_buffer
-from semistream.parts.admission import PaperRule
+from semistream.parts.admission import AdmissionRule, BalanceRule, PaperRule, TinyLfuRule
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer, disk_bytes
 from semistream.parts.front_stage import FrontStage, KeptRows, front_stage_bytes
 from semistream.parts.join_shape import JoinShape
+from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output, staging_bytes
+from semistream.parts.recent_keys import BYTES_PER_CODE, RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
 from semistream.parts.stream_table import StreamTable, table_bytes
+from semistream.parts.timed_stream import TimedArrivals, TimedStream
 from semistream.parts.tuple_store import TupleLayout
 from semistream.parts.waiting import Prober, WaitingTuples
 from semistream.plan import JoinPlan
-from semistream.relation import MasterTable
+from semistream.relation import MasterTable, MembershipFilter
 
 _LARGEST_DISK_BUFFER = 8 << 20
 _LARGEST_FRAGMENT = 1 << 20
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
 _FRONT_HEAP_SLACK = 1.5
+_MOST_ELASTIC_SHARE = 0.6
 _HEAP_SLACK = 1.5
 """Heap bytes per byte of waiting tuples: some of the heap is dead rows, some is spare."""
 
@@ -69,10 +74,19 @@ class Sizing:
     """Divides a budget among the parts of one algorithm."""
 
     def __init__(
-        self, needs: Needs, master: MasterTable, shape: JoinShape, sample: pa.RecordBatch
+        self,
+        needs: Needs,
+        master: MasterTable,
+        shape: JoinShape,
+        sample: pa.RecordBatch,
+        filter_bytes: int = 0,
     ) -> None:
-        """`sample` is the first stream batch: it tells how wide varying columns are."""
+        """`sample` is the first stream batch: it tells how wide varying columns are.
+
+        `filter_bytes` are set apart for a membership filter; 0 for none.
+        """
         self._needs = needs
+        self._filter_bytes = filter_bytes
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
@@ -86,23 +100,37 @@ class Sizing:
         self._output_row = widest_tuple + (master.widest_row if even else self._master_row)
         self._tuple_row = int(plain.nbytes / plain.num_rows) + 1 if plain.num_rows else 64
 
-    def plan(self, memory: int, options: Mapping[str, int]) -> JoinPlan:
+    def plan(self, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
-        for draft in (self._generous(memory), *self._frugal()):
-            plan = self._sized(memory, options, draft)
+        free = memory - self._filter_bytes
+        for draft in (self._generous(free), *self._frugal()):
+            plan = self._sized(free, options, draft)
             if self._enough(plan, options):
-                return plan
+                return self._with_filter(plan)
         raise BudgetError(
             f"memory={memory:,} bytes is too little for {self._needs.algorithm} on this master: "
             f"the least is {self.least_memory(options):,} bytes. Give more memory"
             + (", or drop the options that fix sizes." if options else ".")
+            + self._filter_advice()
         )
 
-    def least_memory(self, options: Mapping[str, int]) -> int:
+    def least_memory(self, options: Mapping[str, Any]) -> int:
         """The smallest budget that works: what the most frugal draft takes."""
-        return min(self._least(draft, options) for draft in self._frugal())
+        least = min(self._least(draft, options) for draft in self._frugal())
+        return least + self._filter_bytes
 
-    def _least(self, draft: JoinPlan, options: Mapping[str, int]) -> int:
+    def _with_filter(self, plan: JoinPlan) -> JoinPlan:
+        if not self._filter_bytes:
+            return plan
+        parts = plan.parts | {"filter": self._filter_bytes}
+        return replace(plan, memory=plan.memory + self._filter_bytes, parts=parts)
+
+    def _filter_advice(self) -> str:
+        if not self._filter_bytes:
+            return ""
+        return f" The membership filter takes {self._filter_bytes:,}: use_filter=False saves them."
+
+    def _least(self, draft: JoinPlan, options: Mapping[str, Any]) -> int:
         low, high = 1, 1 << 50
         while low < high:
             middle = (low + high) // 2
@@ -137,12 +165,12 @@ class Sizing:
             self._needs.algorithm, 0, pages, 0, 0, 0, 0, fragment, pairs, chunk_rows, frames
         )
 
-    def _sized(self, memory: int, options: Mapping[str, int], draft: JoinPlan) -> JoinPlan:
+    def _sized(self, memory: int, options: Mapping[str, Any], draft: JoinPlan) -> JoinPlan:
         pages = max(1, min(options.get("partition_pages", draft.partition_pages), self._pages))
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
-        plan = replace(plan, pinned_partitions=pinned, **self._front(memory))
+        plan = self._front(replace(plan, pinned_partitions=pinned), memory, options)
         rest = memory - sum(self._parts(plan).values())
         slots = self._slots(rest, plan) if self._needs.waiting else 0
         slots = options.get("stream_slots", slots)
@@ -152,14 +180,23 @@ class Sizing:
         plan = replace(plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots))
         return replace(plan, parts=self._parts(plan))
 
-    def _front(self, memory: int) -> dict[str, int]:
-        """Rows and heap of the front stage, for its share of memory."""
+    def _front(self, plan: JoinPlan, memory: int, options: Mapping[str, Any]) -> JoinPlan:
+        """The plan with a front stage for its share of memory, if it has one."""
         if not self._needs.front_share:
-            return {}
+            return plan
         heap_row = self._master_row * _FRONT_HEAP_SLACK
-        rows = int(memory * self._needs.front_share / (front_stage.BYTES_PER_ROW + heap_row))
-        rows = max(16, min(rows, self._master.row_count))
-        return {"front_rows": rows, "front_heap_bytes": int(rows * heap_row)}
+        row = front_stage.BYTES_PER_ROW + heap_row
+        rows = max(16, min(int(memory * self._needs.front_share / row), self._master.row_count))
+        admission = options.get("admission", "paper")
+        most = int(memory * _MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
+        return replace(
+            plan,
+            front_rows=rows,
+            front_heap_bytes=int(rows * heap_row),
+            front_most_rows=max(most, rows),
+            admission=admission,
+            recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
+        )
 
     @property
     def _pages(self) -> int:
@@ -213,13 +250,23 @@ class Sizing:
         if self._needs.pinned_row_bytes:
             parts["pinned rows"] = pinned_rows * self._needs.pinned_row_bytes + 64
         if plan.front_rows:
-            parts["front stage"] = front_stage_bytes(plan.front_rows, plan.front_heap_bytes)
+            parts["front stage"] = front_stage_bytes(
+                plan.front_rows, plan.front_most_rows, plan.front_heap_bytes
+            )
+            if plan.admission == "tinylfu":
+                parts["front stage"] += TinyLfuRule.bytes_for(plan.front_most_rows)
+            if plan.recent_codes:
+                codes = plan.recent_codes + plan.stream_chunk_rows
+                parts["recent keys"] = codes * BYTES_PER_CODE
+            parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
+        if self._filter_bytes:
+            # Tuples that pass and those that do not are copied apart.
             parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
         if plan.stream_slots:
             parts |= self._waiting_parts(plan.stream_slots, plan)
         return parts
 
-    def _enough(self, plan: JoinPlan, options: Mapping[str, int]) -> bool:
+    def _enough(self, plan: JoinPlan, options: Mapping[str, Any]) -> bool:
         if sum(plan.parts.values()) > plan.memory:
             return False
         if not self._needs.waiting:
@@ -239,7 +286,7 @@ class Assembly:
         plan: JoinPlan,
         master: MasterTable,
         shape: JoinShape,
-        batches: Iterator[pa.RecordBatch],
+        batches: Iterator[pa.RecordBatch] | TimedArrivals,
         budget: MemoryBudget,
         recorder: Recorder,
         io: str,
@@ -251,6 +298,7 @@ class Assembly:
         self.budget = budget
         self.recorder = recorder
         budget.grant("index").take(master.index_bytes)
+        members = self._membership_filter()
         self.disk = DiskBuffer(
             master,
             shape,
@@ -261,9 +309,12 @@ class Assembly:
             plan.pinned_partitions,
             plan.frames,
         )
-        buffer = StreamBuffer(
-            batches, shape, plan.stream_chunk_rows, budget.grant("stream buffer"), recorder
-        )
+        self.buffer: StreamBuffer | TimedStream
+        rows, grant = plan.stream_chunk_rows, budget.grant("stream buffer")
+        if isinstance(batches, TimedArrivals):
+            self.buffer = TimedStream(batches, shape, rows, grant, recorder, members)
+        else:
+            self.buffer = StreamBuffer(batches, shape, rows, grant, recorder, members)
         self.output = Output(
             shape,
             master.widest_row,
@@ -272,24 +323,65 @@ class Assembly:
             budget.grant("output"),
             recorder,
         )
-        self.front = self._front_stage(buffer) if plan.front_rows else None
-        self.stream: TupleSource = self.front or buffer
+        self.front = self._front_stage(self.buffer) if plan.front_rows else None
+        self.stream: TupleSource = self.front or self.buffer
+
+    def _membership_filter(self) -> MembershipFilter | None:
+        """The master's filter, if the plan has room for it; read before anything is opened."""
+        if "filter" not in self.plan.parts:
+            return None
+        codes = self.plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW
+        self.budget.grant("stream buffer").take(self.plan.parts["stream buffer"] - codes)
+        self.budget.grant("filter").take(self.plan.parts["filter"])
+        return self.master.membership_filter()
 
     def waiting(self) -> WaitingTuples:
         """Stream table and arrival queue; clustered when the master is in key order."""
         table = self._table(self.disk.fences())
         queue = ArrivalQueue(self.plan.stream_slots, self.budget.grant("arrival queue"))
-        return WaitingTuples(
-            self.shape, table, queue, self.output, self.recorder, self.front
+        self._share_memory(table, queue, arrival_queue.BYTES_PER_SLOT)
+        return WaitingTuples(self.shape, table, queue, self.output, self.recorder, self.front)
+
+    def recent_keys(self) -> RecentKeys | None:
+        """The buffer by which a join without waiting tuples counts keys for its front stage."""
+        if self.front is None:
+            return None
+        return RecentKeys(
+            self.plan.recent_codes,
+            self.plan.stream_chunk_rows,
+            self.master.page_count,
+            self.front,
+            self.budget.grant("recent keys"),
         )
 
     def window(self) -> ScanWindow:
         """Stream table and ring of chunks, for a scan of all partitions."""
         table = self._table(np.empty(0, np.int64))
         prober = Prober(self.shape, table, self.output, self.recorder, self.front)
-        return ScanWindow(table, prober, self.output, self.disk.partitions)
+        window = ScanWindow(table, prober, self.output, self.disk.partitions)
+        self._share_memory(table, window, 0)
+        return window
 
-    def _front_stage(self, buffer: StreamBuffer) -> FrontStage:
+    def _share_memory(self, table: StreamTable, owner: SlotOwner, queue_bytes: int) -> None:
+        """Let front stage and stream table give each other memory."""
+        if self.front is None:
+            return
+        plan, layout = self.plan, TupleLayout(self.shape)
+        heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
+        elastic = isinstance(self.front.rule, BalanceRule)
+        self.front.share = MemoryShare(
+            self.budget,
+            self.front.kept,
+            table,
+            owner,
+            row_bytes=front_stage.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows,
+            slot_bytes=NODE.itemsize + layout.slot_bytes + queue_bytes + heap + 1,
+            slot_heap_bytes=heap,
+            most_share=_MOST_ELASTIC_SHARE if elastic else 1.0,
+            elastic=elastic,
+        )
+
+    def _front_stage(self, buffer: StreamBuffer | TimedStream) -> FrontStage:
         average_row = self.plan.front_heap_bytes / self.plan.front_rows / _FRONT_HEAP_SLACK
         kept = KeptRows(
             self.shape.kept_schema(self.master.stored_schema),
@@ -298,17 +390,28 @@ class Assembly:
             self.budget.grant("front stage"),
             self.master.widest_row,
             average_row,
+            self.plan.front_most_rows,
         )
         return FrontStage(
             buffer,
             kept,
-            PaperRule(),
+            self._rule(average_row),
             self.shape,
             self.output,
             self.recorder,
             self.disk.partitions,
             average_row,
         )
+
+    def _rule(self, average_row: float) -> AdmissionRule:
+        plan, layout = self.plan, TupleLayout(self.shape)
+        if plan.admission == "balance":
+            heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
+            tuple_bytes = NODE.itemsize + layout.slot_bytes + arrival_queue.BYTES_PER_SLOT + heap
+            return BalanceRule(tuple_bytes, average_row + front_stage.BYTES_PER_ROW)
+        if plan.admission == "tinylfu":
+            return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
+        return PaperRule()
 
     def _table(self, fences: NDArray[np.int64]) -> StreamTable:
         return StreamTable(
@@ -323,5 +426,10 @@ class Assembly:
 
 def with_front_stage(algorithm: type[_Join], name: str) -> type[_Join]:
     """The same algorithm behind a front stage."""
-    needs = replace(algorithm.needs, algorithm=name, front_share=0.15)
+    needs = replace(
+        algorithm.needs,
+        algorithm=name,
+        options=(*algorithm.needs.options, "admission"),
+        front_share=0.15,
+    )
     return type(name, (algorithm,), {"needs": needs, "__doc__": algorithm.__doc__})

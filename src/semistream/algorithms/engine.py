@@ -8,7 +8,7 @@ waits, and hands the output on as it comes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import ClassVar, Protocol, Self, TypeAlias
 
@@ -16,19 +16,30 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs, Sizing
 from semistream.algorithms.chybridjoin import CHybridJoin
+from semistream.algorithms.cinlj import CINLJ
 from semistream.algorithms.cmeshjoin import CMeshJoin
 from semistream.algorithms.hybridjoin import HybridJoin
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.meshjoin import MeshJoin
 from semistream.algorithms.oxhybridjoin import OptimisedXHybridJoin
 from semistream.algorithms.rmeshjoin import RMeshJoin
+from semistream.algorithms.timed_driver import TimedDriver
 from semistream.algorithms.xhybridjoin import XHybridJoin
 from semistream.budget import MemoryBudget, parse_memory
-from semistream.errors import InternalError, OptionError, StreamSchemaError, UnknownAlgorithmError
+from semistream.errors import (
+    BudgetError,
+    InternalError,
+    OptionError,
+    StreamSchemaError,
+    UnknownAlgorithmError,
+)
 from semistream.metrics import Clock, Metrics, Recorder
+from semistream.parts.admission import ADMISSIONS
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.join_shape import JoinShape, On, resolve_on
+from semistream.parts.shedding import Shedding
 from semistream.parts.stream_buffer import TupleSource
+from semistream.parts.timed_stream import TimedArrivals
 from semistream.plan import JoinPlan
 from semistream.relation import IO_MODES, MasterTable
 
@@ -62,6 +73,8 @@ class Algorithm(Protocol):
         """Assert the invariants of the parts."""
 
 
+_Drive: TypeAlias = Callable[[Algorithm, Assembly], Iterator[pa.RecordBatch]]
+
 _BY_NAME: dict[str, type[Algorithm]] = {
     "inlj": IndexNestedLoopJoin,
     "meshjoin": MeshJoin,
@@ -69,6 +82,7 @@ _BY_NAME: dict[str, type[Algorithm]] = {
     "hybridjoin": HybridJoin,
     "xhybridjoin": XHybridJoin,
     "oxhybridjoin": OptimisedXHybridJoin,
+    "cinlj": CINLJ,
     "cmeshjoin": CMeshJoin,
     "chybridjoin": CHybridJoin,
 }
@@ -90,7 +104,8 @@ class Engine:
         io: str,
         columns: Sequence[str] | None,
         clock: Clock,
-        options: Mapping[str, int],
+        options: Mapping[str, int | str],
+        use_filter: bool | None = None,
     ) -> None:
         """Nothing is opened or allocated until `run`."""
         self._algorithm = algorithm
@@ -101,9 +116,11 @@ class Engine:
         self._columns = columns
         self._clock = clock
         self._options = options
+        self._use_filter = use_filter
         self._budget = MemoryBudget(memory)
         self._recorder = Recorder(clock)
         self._running: Algorithm | None = None
+        self._timed: TimedDriver | None = None
         self.plan: JoinPlan | None = None
 
     def __repr__(self) -> str:
@@ -119,9 +136,29 @@ class Engine:
         Result rows come in no particular order. Each run starts anew.
         """
         self._refuse_second_run()
+        if isinstance(batches, pa.RecordBatch):
+            batches = [batches]
         if isinstance(batches, pa.Table):
             batches = batches.to_batches()
         return self._run(iter(batches))
+
+    def run_timed(
+        self,
+        arrivals: Iterable[tuple[float, pa.RecordBatch]],
+        *,
+        shedding: Shedding | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Join a pushed stream: pairs of an arrival time and a batch that arrives at once.
+
+        Times are in seconds of the engine's clock and never go back. While nothing has arrived
+        the join goes on with what waits; when nothing waits either, time passes until the next
+        arrival: by `clock.advance_to(seconds)` if the clock has that, else by sleeping. With
+        `shedding`, load that is too much goes to disk and comes back. Otherwise as `run`.
+        """
+        self._refuse_second_run()
+        if shedding is not None and shedding.strategy == "considering":
+            self._check_considering()
+        return self._run_timed(arrivals, shedding)
 
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
@@ -137,24 +174,72 @@ class Engine:
         self._budget.check()
         if self._running is not None:
             self._running.check()
+        if self._timed is not None:
+            self._timed.check()
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self._refuse_second_run()
-        self._budget = MemoryBudget(self._budget.total)
-        self._recorder = Recorder(self._clock)
+        self._start()
         first = next(batches, None)
         if first is None:
             self._recorder.stop()
             return
+        yield from self._join(first, chain([first], batches), self._drive)
+
+    def _run_timed(
+        self, pairs: Iterable[tuple[float, pa.RecordBatch]], shedding: Shedding | None
+    ) -> Iterator[pa.RecordBatch]:
+        self._start()
+        arrivals = TimedArrivals(pairs)
+        file = None if shedding is None else shedding.open(self._clock())
+
+        def drive(algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
+            self._timed = TimedDriver(algorithm, assembly, shedding, file)
+            yield from self._timed.run()
+
+        try:
+            first = None if arrivals.next is None else arrivals.next.batch
+            if first is None and file is not None and len(file):
+                first = pa.RecordBatch.from_pylist([], file.schema)
+            if first is not None:
+                yield from self._join(first, arrivals, drive)
+        finally:
+            self._timed = None
+            self._recorder.stop()
+            if file is not None:
+                file.close()
+
+    def _start(self) -> None:
+        self._refuse_second_run()
+        self._budget = MemoryBudget(self._budget.total)
+        self._recorder = Recorder(self._clock)
+        bind = getattr(self._clock, "bind", None)
+        if bind is not None:
+            bind(self._recorder)
+
+    def _join(
+        self,
+        first: pa.RecordBatch,
+        batches: Iterator[pa.RecordBatch] | TimedArrivals,
+        drive: _Drive,
+    ) -> Iterator[pa.RecordBatch]:
         assembly = self._assemble(first, batches)
         try:
             self._running = self._algorithm.assemble(assembly)
-            yield from self._drive(self._running, assembly)
+            yield from drive(self._running, assembly)
         finally:
             assembly.disk.close()
             self._running = None
             self._recorder.stop()
         self._check_conserved()
+
+    def _check_considering(self) -> None:
+        if not self._algorithm.needs.queue:
+            queued = [name for name, known in _BY_NAME.items() if known.needs.queue]
+            raise OptionError(
+                f"{self._algorithm.needs.algorithm} has no arrival queue to shed from, so "
+                f'"considering" is not for it. Use "keep" or "random", or one of the algorithms '
+                f"that have one: {', '.join(queued)}."
+            )
 
     def _refuse_second_run(self) -> None:
         if self._running is not None:
@@ -163,23 +248,36 @@ class Engine:
                 "or make another engine."
             )
 
-    def _assemble(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Assembly:
+    def _assemble(
+        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
+    ) -> Assembly:
         if not isinstance(first, pa.RecordBatch):
             raise StreamSchemaError(
                 f"The stream gave a {type(first).__name__}; it must give pyarrow.RecordBatch."
             )
         shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
-        sizing = Sizing(self._algorithm.needs, self._master, shape, first)
-        self.plan = sizing.plan(self._budget.total, self._options)
+        self.plan = self._sized(shape, first)
         return Assembly(
             self.plan,
             self._master,
             shape,
-            chain([first], rest),
+            batches,
             self._budget,
             self._recorder,
             self._io,
         )
+
+    def _sized(self, shape: JoinShape, first: pa.RecordBatch) -> JoinPlan:
+        """The plan, with the master's filter if it is wanted and, unless asked for, fits."""
+        memory, needs = self._budget.total, self._algorithm.needs
+        if self._use_filter is not False and self._master.filter_bytes:
+            sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
+            try:
+                return sizing.plan(memory, self._options)
+            except BudgetError:
+                if self._use_filter:
+                    raise
+        return Sizing(needs, self._master, shape, first).plan(memory, self._options)
 
     def _drive(self, algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
         stream = algorithm.stream
@@ -213,7 +311,8 @@ def engine(
     io: str = "buffered",
     columns: Sequence[str] | None = None,
     clock: Clock = time.perf_counter,
-    **options: int,
+    use_filter: bool | None = None,
+    **options: int | str,
 ) -> Engine:
     """The join operator without Spark.
 
@@ -221,7 +320,9 @@ def engine(
     a dict from stream column to master key column); `how` is "inner" or "left"; `memory` is the
     budget for everything, as bytes or "64MB"; `columns` chooses the master's columns. Sizes can
     be fixed with `partition_pages`, `stream_slots`, `chunk_tuples` (MESHJOIN's w) and
-    `pinned_partitions` (the X-HYBRIDJOINs).
+    `pinned_partitions` (the X-HYBRIDJOINs); `admission` chooses the front stage's rule, one of
+    "paper", "balance" and "tinylfu". The master's membership filter, if it has one, is
+    used when it fits the budget; `use_filter` True insists on it, False goes without.
     """
     if algorithm not in _BY_NAME:
         raise UnknownAlgorithmError(
@@ -234,17 +335,34 @@ def engine(
     resolve_on(on, master.key)
     chosen = _BY_NAME[algorithm]
     _check_options(chosen.needs, options)
+    _check_filter(use_filter, master)
     size = parse_memory(memory)
-    return Engine(chosen, master, on, how, size, io, columns, clock, options)
+    return Engine(chosen, master, on, how, size, io, columns, clock, options, use_filter)
 
 
-def _check_options(needs: Needs, options: Mapping[str, int]) -> None:
+def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
+    if use_filter not in (None, True, False):
+        raise OptionError(f"use_filter={use_filter!r} must be True, False or None.")
+    if use_filter and not master.filter_bytes:
+        raise OptionError(
+            f"use_filter=True, but the master table at {master.path} has no membership filter. "
+            "Build it with MasterTable.from_arrow(…, filter_bits=10), or leave use_filter out."
+        )
+
+
+def _check_options(needs: Needs, options: Mapping[str, int | str]) -> None:
     for name, value in options.items():
         if name not in needs.options:
             known = ", ".join(needs.options) or "none"
             raise OptionError(
                 f"{needs.algorithm} has no option {name!r}. Its options for sizes are: {known}."
             )
+        if name == "admission":
+            if value not in ADMISSIONS:
+                raise OptionError(
+                    f"admission={value!r} is not known. Use one of: {', '.join(ADMISSIONS)}."
+                )
+            continue
         least = 0 if name == "pinned_partitions" else 1
         if type(value) is not int or value < least:
             raise OptionError(f"{name}={value!r} must be a whole number of at least {least}.")

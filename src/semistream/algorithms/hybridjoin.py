@@ -51,11 +51,11 @@ class HybridJoin:
         yield from self.waiting.fill(self.stream)  # 3-6
         if not len(self.waiting):
             return
-        oldest = self.waiting.oldest()  # 7
-        for partition in self.disk.load(oldest):  # 8
-            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
-            yield from self.waiting.probe(partition, oldest)  # 9-15
-        yield from self.waiting.settle(oldest)
+        wanted = self.waiting.look_up()  # 7
+        for partition in self.disk.load(wanted):  # 8
+            self.disk.look_ahead(self.waiting.next_after(partition, wanted))
+            yield from self.waiting.probe(partition, wanted)  # 9-15
+        yield from self.waiting.settle(wanted)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

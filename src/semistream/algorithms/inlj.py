@@ -30,6 +30,7 @@ from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
+from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 
 _TUPLES_PER_STEP = 65536
@@ -48,8 +49,10 @@ class IndexNestedLoopJoin:
         output: Output,
         recorder: Recorder,
         frames: int,
+        recent: RecentKeys | None = None,
     ) -> None:
         """From its parts; the disk buffer has `frames` frames, at least two."""
+        self._recent = recent
         self._most_reads = frames - 1
         self._reads = 0
         self.stream = stream
@@ -72,6 +75,7 @@ class IndexNestedLoopJoin:
             assembly.output,
             assembly.recorder,
             assembly.plan.frames,
+            assembly.recent_keys(),
         )
 
     def step(self) -> Iterator[pa.RecordBatch]:
@@ -87,6 +91,8 @@ class IndexNestedLoopJoin:
     def _look_up(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         started = self._recorder.clock()
         missed = np.ones(len(arrivals.codes), np.bool_)
+        if self._recent is not None:
+            self._recent.arrived(arrivals.codes)
         first, last = self.disk.spans(arrivals.codes)
         for start, stop in _runs(first, last):
             for page in range(first[start], last[start] + 1):
@@ -118,6 +124,8 @@ class IndexNestedLoopJoin:
         while cursor[0] < len(codes):
             found = match_codes(codes, page.codes, cursor, output.slots, output.rows)
             rows = output.rows[:found]
+            if self._recent is not None and found:
+                self._recent.offer(page, output.slots[:found] + np.int32(start), rows)
             for begin, end in output.cuts(page, rows) if found else ():
                 tuples = output.slots[begin:end] + np.int32(start)
                 if end - begin == 1:

@@ -40,8 +40,10 @@ class MeshJoin:
         tuples_per_partition=True,
     )
 
-    def __init__(self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer, w: int) -> None:
-        """From its parts."""
+    def __init__(
+        self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer, w: int | None
+    ) -> None:
+        """From its parts; without `w` the window is filled in one cycle."""
         self.stream = stream
         self.waiting = window
         self.disk = disk
@@ -51,7 +53,8 @@ class MeshJoin:
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.window(), assembly.disk, assembly.plan.chunk_tuples)
+        w = None if assembly.plan.front_rows else assembly.plan.chunk_tuples
+        return cls(assembly.stream, assembly.window(), assembly.disk, w)
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration; the numbers are the paper's lines.
@@ -59,7 +62,8 @@ class MeshJoin:
         The pages of line 2 are read last: with an empty window they are not needed.
         """
         yield from self.waiting.expire(self._position)  # 3-6
-        yield from self.waiting.enter(self.stream, self.w, self._position)  # 2, 7-8
+        w = self.w or self.waiting.table.capacity // max(self.disk.partitions, 1)
+        yield from self.waiting.enter(self.stream, w, self._position)  # 2, 7-8
         if len(self.waiting) and self.disk.partitions:
             partition = self.disk.read(self._position % self.disk.partitions)  # 2
             self._position += 1

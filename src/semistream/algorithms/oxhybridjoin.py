@@ -89,11 +89,11 @@ class OptimisedXHybridJoin:
         yield from self._probe_with_stream()  # 3-11
         if not len(self.waiting):
             return
-        oldest = self.waiting.oldest()  # 12
-        for partition in self.disk.load(oldest):  # 13
-            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
-            yield from self.waiting.probe(partition, oldest)  # 14-21
-        yield from self.waiting.settle(oldest)
+        wanted = self.waiting.look_up()  # 12
+        for partition in self.disk.load(wanted):  # 13
+            self.disk.look_ahead(self.waiting.next_after(partition, wanted))
+            yield from self.waiting.probe(partition, wanted)  # 14-21
+        yield from self.waiting.settle(wanted)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

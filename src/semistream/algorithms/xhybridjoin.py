@@ -58,11 +58,11 @@ class XHybridJoin:
             yield from self.waiting.probe(pinned)  # 8-14
         if not len(self.waiting):
             return
-        oldest = self.waiting.oldest()  # 15
-        for partition in self.disk.load(oldest):  # 16
-            self.disk.look_ahead(self.waiting.next_after(partition, oldest))
-            yield from self.waiting.probe(partition, oldest)  # 17-23
-        yield from self.waiting.settle(oldest)
+        wanted = self.waiting.look_up()  # 15
+        for partition in self.disk.load(wanted):  # 16
+            self.disk.look_ahead(self.waiting.next_after(partition, wanted))
+            yield from self.waiting.probe(partition, wanted)  # 17-23
+        yield from self.waiting.settle(wanted)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

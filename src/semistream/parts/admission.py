@@ -7,9 +7,9 @@ inside, it is the hits since the last turn, which is what would be waiting.
 
 | rule | a key enters | a key leaves |
 | --- | --- | --- |
-| `PaperRule` | when f reaches a threshold that moves | when it is the least frequent and another enters |
-| `BalanceRule` | when its waiting tuples take more bytes than its rows would | when they no longer would |
-| `TinyLfuRule` | when a sketch of the stream says it is asked for more than the least frequent | then |
+| `PaperRule` | when f reaches a threshold, which moves | as the least frequent, for another |
+| `BalanceRule` | when its waiting tuples take more than its rows | when they would no longer |
+| `TinyLfuRule` | when a sketch counts it more often than the least | as the least, for another |
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from semistream import kernels
 from semistream.budget import Grant
+
+ADMISSIONS = ("paper", "balance", "tinylfu")
+"""The rules by name."""
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -66,7 +69,7 @@ class PaperRule:
         """Nothing is counted before the disk phase."""
 
     def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
-        """f itself."""
+        """The frequency itself."""
         return frequency
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:

@@ -12,10 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.budget import Grant
-from semistream.kernels import COUNT, FREE, LINK, NEWEST, NONE, OLDEST, Links, append, unlink
+from semistream.kernels import (
+    BEYOND,
+    COUNT,
+    FINGER,
+    FREE,
+    FREE_COUNT,
+    LIMIT,
+    LINK,
+    NEWEST,
+    NONE,
+    OLDEST,
+    Links,
+    add_free,
+    append,
+    oldest_slots,
+    place_finger,
+    set_limit,
+    unlink,
+)
 
 BYTES_PER_SLOT = LINK.itemsize
 """Two int32 links."""
+_CHANGES_PER_WALK = 1 / 32
+"""The finger is placed anew when this share of the queue has changed: so far off it may be."""
 
 
 class ArrivalQueue:
@@ -29,7 +49,11 @@ class ArrivalQueue:
         links["older"] = NONE
         links["newer"] = np.arange(1, capacity + 1)
         links["newer"][-1:] = NONE
-        ends = np.array([NONE, NONE, 0 if capacity else NONE, 0], np.int64)
+        free = 0 if capacity else NONE
+        ends = np.array([NONE, NONE, free, 0, capacity, capacity, 0, NONE], np.int64)
+        self._changes = 0
+        self._position = 0.0
+        self._grant = grant
         self.links = Links(links, ends)
 
     def __len__(self) -> int:
@@ -38,8 +62,8 @@ class ArrivalQueue:
 
     @property
     def free(self) -> int:
-        """How many slots do not."""
-        return self.capacity - len(self)
+        """How many slots can be given out."""
+        return int(self.links.ends[FREE_COUNT])
 
     def oldest(self) -> int:
         """The slot that has waited longest, or NONE."""
@@ -51,11 +75,53 @@ class ArrivalQueue:
             raise ValueError(f"{count} tuples arrive, {self.free} slots are free")
         slots = np.empty(count, np.int32)
         append(self.links, slots)
+        self._changes += count
         return slots
 
     def remove(self, slots: NDArray[np.int32]) -> None:
         """Take waiting slots out, wherever they stand; they are free again."""
         unlink(self.links, slots)
+        self._changes += len(slots)
+
+    def oldest_slots(self, count: int) -> NDArray[np.int32]:
+        """The `count` slots that have waited longest, or all, oldest first. O(count)."""
+        slots = np.empty(min(count, len(self)), np.int32)
+        oldest_slots(self.links, slots)
+        return slots
+
+    def near(self, position: float) -> int:
+        """The slot at a share of the queue from its newest side, or NONE.
+
+        Right to about 3 % of the queue. A walk of that share is paid for by the appends and
+        removals since the last one: O(1) amortised, about 5 links each for a share of 0.15.
+        """
+        if position >= 1.0:
+            return self.oldest()
+        ends, most = self.links.ends, len(self) * _CHANGES_PER_WALK
+        if ends[FINGER] == NONE or self._changes > most or position != self._position:
+            place_finger(self.links, int(position * len(self)))
+            self._changes, self._position = 0, position
+        return int(ends[FINGER])
+
+    def limit(self, capacity: int) -> None:
+        """Give out only slots below `capacity` from now on. O(n)."""
+        set_limit(self.links, capacity)
+
+    @property
+    def beyond(self) -> int:
+        """How many tuples still wait in slots beyond the limit."""
+        return int(self.links.ends[BEYOND])
+
+    def resize(self, capacity: int) -> None:
+        """Have `capacity` slots; a smaller number must be the limit, with nothing beyond it."""
+        if capacity > self.capacity:
+            self._grant.take((capacity - self.capacity) * BYTES_PER_SLOT)
+        self.links.links.resize(capacity, refcheck=False)
+        if capacity > self.capacity:
+            add_free(self.links, self.capacity, capacity)
+        else:
+            self._grant.give((self.capacity - capacity) * BYTES_PER_SLOT)
+        self.capacity = capacity
 
     def waiting(self) -> list[int]:
         """The waiting slots, oldest first. O(n), for checks."""
@@ -68,7 +134,11 @@ class ArrivalQueue:
         free = self._walk("newer", int(self.links.ends[FREE]))
         assert forward == backward[::-1]
         assert len(forward) == len(self)
-        assert sorted(forward + free) == list(range(self.capacity))
+        limit = int(self.links.ends[LIMIT])
+        assert len(free) == self.free
+        assert self.beyond == sum(slot >= limit for slot in forward)
+        below = [slot for slot in forward if slot < limit]
+        assert sorted(below + free) == list(range(limit))
 
     def _walk(self, towards: str, slot: int) -> list[int]:
         seen: list[int] = []

@@ -52,4 +52,3 @@ def array_of(values: Values, kind: pa.DataType, valid: NDArray[np.bool_] | None)
 def valid_of(array: pa.Array) -> NDArray[np.bool_]:
     """Which values are not null."""
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
-

@@ -18,6 +18,7 @@ probing kernel counts, and the frequency of the last turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.stream_buffer import Arrivals, StreamBuffer
 from semistream.parts.stream_table import bucket_bits
+from semistream.parts.timed_stream import TimedStream
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap
 from semistream.row_bytes import row_bytes
@@ -47,9 +49,16 @@ _TICKS_PER_TURN = 8
 _ANY = 1 << 62
 
 
-def front_stage_bytes(rows: int, heap_bytes: int) -> int:
-    """What a front stage for so many rows takes."""
-    return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(rows, 1)) * 4 + heap_bytes
+def front_stage_bytes(rows: int, most_rows: int, heap_bytes: int) -> int:
+    """What a front stage takes for so many rows, with buckets for as many as it may get."""
+    return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(most_rows, 1)) * 4 + heap_bytes
+
+
+class MemoryShare(Protocol):
+    """Who moves memory between the front stage and what is behind it."""
+
+    def tick(self, hit_ratio: float | None, crowded: bool, turned: bool) -> None:
+        """Time has passed; `crowded`: keys were refused for want of room."""
 
 
 class KeptRows:
@@ -63,14 +72,17 @@ class KeptRows:
         grant: Grant,
         widest_row: int,
         average_row: float,
+        most_rows: int,
     ) -> None:
-        """Room for `capacity` rows and `heap_bytes` of them."""
+        """Room for `capacity` rows and `heap_bytes` of them, for `most_rows` at some time."""
         self._widest_row = widest_row
         self._measure = widest_row > 2 * average_row
         self.capacity = capacity
-        self._bits = bucket_bits(capacity, 1)
+        self._bits = bucket_bits(most_rows, 1)
         buckets = 1 << self._bits
-        grant.take(front_stage_bytes(capacity, 0) - capacity * HEAP_BYTES_PER_SLOT)
+        own = front_stage_bytes(capacity, most_rows, 0)
+        grant.take(own - capacity * HEAP_BYTES_PER_SLOT)
+        self._grant = grant
         self.columns = schema.names
         self.heap = TupleHeap(schema, capacity, heap_bytes, grant, segments=4)
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
@@ -163,6 +175,66 @@ class KeptRows:
         self._free[self.free : self.free + count] = removed
         self.free += count
 
+    def resize(self, capacity: int, heap_bytes: int) -> None:
+        """Have room for more or fewer rows; in a smaller place the least frequent keys go."""
+        if capacity < self.capacity:
+            self._shrink(capacity, heap_bytes)
+        before = self.capacity
+        per_row = BYTES_PER_ROW - HEAP_BYTES_PER_SLOT - 4
+        if capacity > before:
+            self._grant.take((capacity - before) * per_row)
+        self.chains.nodes.resize(capacity, refcheck=False)
+        for numbers in (
+            self._free,
+            self._frequency,
+            self._key_bytes,
+            self.row_bytes,
+            self._is_first,
+        ):
+            numbers.resize(capacity, refcheck=False)
+        self.heap.resize(capacity, heap_bytes)
+        if capacity > before:
+            self._free[self.free : self.free + capacity - before] = np.arange(before, capacity)
+            self.free += capacity - before
+        else:
+            self._grant.give((before - capacity) * per_row)
+        self.capacity = capacity
+
+    def _shrink(self, capacity: int, heap_bytes: int) -> None:
+        """Evict until the rest fits, and move it to the lowest slots."""
+        firsts = self.keys()
+        firsts = firsts[np.argsort(-self.frequency(firsts), kind="stable")]
+        self.heap.set_bytes(heap_bytes)
+        total = np.cumsum(self._key_bytes[firsts])
+        most = np.searchsorted(total, capacity * total[-1] / len(self)) if len(firsts) else 0
+        self.evict(firsts[most:])
+        while not self.heap.fits and most:
+            if not self.heap.compact():
+                self.evict(firsts[most // 2 : most])
+                most //= 2
+        while len(self) > capacity:
+            self.evict(firsts[most // 2 : most])
+            most //= 2
+        firsts = firsts[:most]
+        codes = self.codes(firsts)
+        codes.flags.writeable = False
+        hits = self.chains.nodes["entered"].copy()
+        old = np.empty(len(self) + 1, np.int32)
+        old = old[: kernels.remove_codes(self.chains, _NO_FENCES, self._bits, codes, old)]
+        new = np.arange(len(old), dtype=np.int32)
+        row_codes = np.empty(len(old), np.int64)
+        kernels.gather_codes(self.chains.nodes, old, row_codes)
+        row_codes.flags.writeable = False
+        self.heap.move(old, new)
+        for numbers in (self._frequency, self._key_bytes, self.row_bytes, self._is_first):
+            numbers[new] = numbers[old]
+            numbers[len(old) :] = 0
+        kernels.insert(self.chains, _NO_FENCES, self._bits, row_codes, new, 0)
+        self.chains.nodes["entered"] = 0
+        self.chains.nodes["entered"][new] = hits[old]
+        self.free = capacity - len(old)
+        self._free[: self.free] = np.arange(len(old), capacity)
+
     def check(self) -> None:
         """Assert that keys, rows, heap and free list agree."""
         self.heap.check()
@@ -185,7 +257,7 @@ class FrontStage:
 
     def __init__(
         self,
-        stream: StreamBuffer,
+        stream: StreamBuffer | TimedStream,
         kept: KeptRows,
         rule: AdmissionRule,
         shape: JoinShape,
@@ -208,6 +280,9 @@ class FrontStage:
         self._evicted = 0
         self._victims: Slots = np.empty(0, np.int32)
         self._candidates = np.zeros(_CANDIDATES, CANDIDATE)
+        self._crowded = False
+        self._looked_up = self._looked_up_before = self._hits_before = 0
+        self.share: MemoryShare | None = None
         self._misses = stream.nothing
         self._misses_at = 0
 
@@ -220,6 +295,11 @@ class FrontStage:
     def paused(self) -> bool:
         """Whether nothing has arrived for now."""
         return self._stream.paused and self._misses_at == len(self._misses.codes)
+
+    @property
+    def held(self) -> int:
+        """Misses that are not yet given (SB_2)."""
+        return len(self._misses.codes) - self._misses_at
 
     def read(self, limit: int) -> Iterator[Arrivals]:
         """At most `limit` tuples that are not answered here, until the stream pauses or ends.
@@ -247,9 +327,7 @@ class FrontStage:
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """A partition was probed with these pairs' rows: its frequent keys may come in."""
-        if self._recorder.partitions_read >= self._next_tick:
-            self._next_tick = self._recorder.partitions_read + self._reads_per_tick
-            self._tick()
+        self._pass_time()
         found = kernels.frequent_codes(
             rows,
             partition.codes,
@@ -260,6 +338,14 @@ class FrontStage:
         )
         if found:
             self._consider(partition, self._candidates[:found])
+
+    def offer_keys(self, partition: Partition, candidates: NDArray[np.void]) -> None:
+        """Keys of a partition, with frequencies that someone else has counted, may come in."""
+        self._pass_time()
+        enough = candidates["frequency"] >= self.rule.threshold
+        whole = (candidates["first"] >= partition.start) & (candidates["last"] <= partition.stop)
+        if (enough & whole).any():
+            self._consider(partition, candidates[enough & whole])
 
     def check(self) -> None:
         """Assert the invariants of the kept rows."""
@@ -278,6 +364,7 @@ class FrontStage:
                 self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
                 yield self._stream.nothing
         self._recorder.probes += count
+        self._looked_up += count
         hits = count - int(np.count_nonzero(missed))
         self._recorder.front_hits += hits
         self._recorder.joined += hits
@@ -325,6 +412,7 @@ class FrontStage:
         kept = self.kept
         needed = np.cumsum(counts)
         fits = int(np.searchsorted(needed, self._free_rows, side="right"))
+        self._crowded = self._crowded or fits < len(worth)
         victims = self._least(len(worth) - fits)
         least = self.rule.worth(
             kept.codes(victims), kept.frequency(victims), kept.key_bytes(victims)
@@ -359,6 +447,11 @@ class FrontStage:
             batch = batch.slice(0, int(counts.sum()))
             self.kept.insert(codes[:keys], counts, candidates["frequency"][:keys], batch)
 
+    def _pass_time(self) -> None:
+        if self._recorder.partitions_read >= self._next_tick:
+            self._next_tick = self._recorder.partitions_read + self._reads_per_tick
+            self._tick()
+
     def _least(self, count: int) -> Slots:
         """The least frequent keys, `count` if there are so many; their order is a tick old."""
         if len(self._victims) < count:
@@ -373,12 +466,24 @@ class FrontStage:
         self._evicted = 0
         self._victims = self._victims[:0]
         self._ticks += 1
-        if self._ticks % _TICKS_PER_TURN == 0:
+        turned = self._ticks % _TICKS_PER_TURN == 0
+        if turned:
             kept.turn()
             firsts = kept.keys()
             leaving = self.rule.leaving(kept.frequency(firsts), kept.key_bytes(firsts))
             if leaving.any():
                 kept.evict(firsts[leaving])
+        if self.share is not None:
+            self.share.tick(self._hit_ratio(turned), self._crowded, turned)
+        self._crowded = False
+
+    def _hit_ratio(self, turned: bool) -> float | None:
+        """The share of arrivals answered here since the last turn; None if nothing arrived."""
+        looked_up = self._looked_up - self._looked_up_before
+        hits = self._recorder.front_hits - self._hits_before
+        if turned:
+            self._looked_up_before, self._hits_before = self._looked_up, self._recorder.front_hits
+        return hits / looked_up if looked_up else None
 
     @property
     def _most_rows(self) -> int:

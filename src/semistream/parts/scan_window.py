@@ -28,8 +28,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class _Chunk(NamedTuple):
-    start: int
-    tuples: int
+    slots: tuple[range, ...]
     due: int
 
 
@@ -45,6 +44,7 @@ class ScanWindow:
         self._chunks: deque[_Chunk] = deque()
         self._next = 0
         self._count = 0
+        self._limit = table.capacity
 
     def __len__(self) -> int:
         """How many tuples wait."""
@@ -52,16 +52,32 @@ class ScanWindow:
 
     @property
     def free(self) -> int:
-        """How many slots do not hold one."""
-        return self.table.capacity - self._count
+        """How many slots can be given out before the oldest chunk leaves."""
+        return sum(map(len, self._gaps()))
+
+    def limit(self, capacity: int) -> None:
+        """Give out only slots below `capacity` from now on. O(1)."""
+        self._limit = capacity
+
+    @property
+    def beyond(self) -> int:
+        """How many tuples still wait in slots beyond the limit. O(chunks)."""
+        return sum(
+            max(0, piece.stop - max(piece.start, self._limit))
+            for chunk in self._chunks
+            for piece in chunk.slots
+        )
+
+    def resize(self, capacity: int) -> None:
+        """The table has `capacity` slots now."""
+        self._limit = capacity
 
     def expire(self, position: int) -> Batches:
         """Let go of the chunks that have seen all of R by this position."""
         while self._chunks and self._chunks[0].due <= position:
-            chunk = self._chunks.popleft()
-            slots = self._ring(chunk.start, chunk.tuples)
+            slots = _numbers(self._chunks.popleft().slots)
             self.table.remove_expired(slots)
-            self._count -= chunk.tuples
+            self._count -= len(slots)
             yield from self._prober.finish(slots)
 
     def outlasts(self, position: int) -> bool:
@@ -74,10 +90,10 @@ class ScanWindow:
             yield from self._output.arrived(arrivals)
             count = fitting(arrivals, self.table, stream, waiting=self._count)
             if count:
-                slots = self._ring(self._next, count)
+                chunk = _Chunk(self._take(count), position + self.cycle)
+                slots = _numbers(chunk.slots)
                 self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
-                self._chunks.append(_Chunk(self._next, count, position + self.cycle))
-                self._next = (self._next + count) % self.table.capacity
+                self._chunks.append(chunk)
                 self._count += count
             if count < len(arrivals.codes):
                 return
@@ -90,12 +106,31 @@ class ScanWindow:
         """Assert that the ring and the table hold the same tuples."""
         self.table.check()
         held = sorted(slot for chain in self.table.waiting().values() for slot in chain)
-        ring = [int(slot) for chunk in self._chunks for slot in self._ring(*chunk[:2])]
+        ring = [slot for chunk in self._chunks for piece in chunk.slots for slot in piece]
         assert held == sorted(ring)
         assert len(ring) == self._count <= self.table.capacity
         assert [chunk.due for chunk in self._chunks] == sorted(c.due for c in self._chunks)
 
-    def _ring(self, start: int, count: int) -> NDArray[np.int32]:
-        return np.arange(start, start + count, dtype=np.int64).astype(np.int32) % np.int32(
-            self.table.capacity
-        )
+    def _gaps(self) -> tuple[range, ...]:
+        """The free slots in the order in which they are given out."""
+        end = self._limit
+        if not self._chunks:
+            return (range(end),)
+        oldest = self._chunks[0].slots[0].start
+        if self._next <= oldest:
+            return (range(self._next, min(oldest, end)),)
+        return range(self._next, end), range(min(oldest, end))
+
+    def _take(self, count: int) -> tuple[range, ...]:
+        taken = []
+        for gap in self._gaps():
+            piece = gap[:count]
+            if len(piece):
+                taken.append(piece)
+                count -= len(piece)
+                self._next = piece.stop
+        return tuple(taken)
+
+
+def _numbers(pieces: tuple[range, ...]) -> NDArray[np.int32]:
+    return np.concatenate([np.arange(p.start, p.stop, dtype=np.int32) for p in pieces])

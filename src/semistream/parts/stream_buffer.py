@@ -2,13 +2,14 @@
 
 Batches are pulled from any iterator. A batch belongs to whoever made it: the buffer refers to
 the one it is reading and copies nothing, so only the codes of one chunk are its own memory.
+Tuples whose key the membership filter of R excludes are set apart with those that have no key.
 An empty batch says "nothing more for now" (an intermittent stream, Naeem et al. 2011, §4.1):
 asking again may block, so the join first finishes all that waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from semistream.budget import Grant
 from semistream.errors import StreamSchemaError
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
+from semistream.relation import MembershipFilter
 
 BYTES_PER_ROW = 64
 """Codes, validity, casts of the key and whereabouts in R, per row of a chunk."""
@@ -27,6 +29,7 @@ BYTES_PER_ROW = 64
 class Arrivals(NamedTuple):
     """Stream tuples read at once: those with a key and their codes, and those without.
 
+    A key that is certainly not in R counts as none.
     `widest` is the most bytes that any tuple of their chunk takes.
     """
 
@@ -86,13 +89,21 @@ class StreamBuffer:
         chunk_rows: int,
         grant: Grant,
         recorder: Recorder,
+        members: MembershipFilter | None = None,
+        arrived_at: Callable[[], float] | None = None,
     ) -> None:
-        """Nothing is pulled until the first `read`."""
+        """Nothing is pulled until the first `read`. `members` tells which keys R may have.
+
+        A pushed stream checks and counts batches as they arrive; `arrived_at` then says when
+        the one pulled last did.
+        """
         grant.take(chunk_rows * BYTES_PER_ROW)
         self._batches = batches
         self._shape = shape
         self._chunk_rows = chunk_rows
         self._recorder = recorder
+        self._members = members
+        self._arrived_at = arrived_at
         self._nothing = pa.RecordBatch.from_pylist([], shape.plain_schema)
         self._batch = self._nothing
         no_codes: NDArray[np.int64] = np.empty(0, np.int64)
@@ -117,15 +128,22 @@ class StreamBuffer:
             if count:
                 waited = self._recorder.clock() - self._pulled_at
                 self._recorder.waiting.add(max(waited, 0.0), count)
+                self._recorder.stream_reads += count
             yield arrivals
 
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all. O(1)."""
         self._chunk_at -= count
+        self._recorder.stream_reads -= count
 
     def resume(self) -> None:
         """Nothing waits any more: ask again after a pause. O(1)."""
         self.paused = False
+
+    @property
+    def unread(self) -> int:
+        """How many tuples were pulled and are not yet read."""
+        return int(self._batch.num_rows) - self._batch_at + len(self._chunk.codes) - self._chunk_at
 
     def _cut(self, stop: int) -> Arrivals:
         start, self._chunk_at = self._chunk_at, stop
@@ -144,6 +162,8 @@ class StreamBuffer:
         self._batch_at += rows
         widest = self._shape.tuple_bytes(piece)
         codes, valid = self._shape.key_codes(piece)
+        if self._members is not None:
+            valid = self._exclude(self._members, codes, valid)
         keyless = self._nothing
         if valid is not None:
             keyless = piece.filter(pa.array(~valid))
@@ -152,6 +172,21 @@ class StreamBuffer:
             self._recorder.unmatched += keyless.num_rows
         self._chunk, self._chunk_at = Arrivals(piece, codes, keyless, widest), 0
         return True
+
+    def _exclude(
+        self,
+        members: MembershipFilter,
+        codes: NDArray[np.int64],
+        valid: NDArray[np.bool_] | None,
+    ) -> NDArray[np.bool_] | None:
+        """Which tuples have a key that R may have (None: all)."""
+        keyed, passed = len(codes), members.may_contain(codes)
+        if valid is not None:
+            keyed = int(np.count_nonzero(valid))
+            passed &= valid
+        count = int(np.count_nonzero(passed))
+        self._recorder.filtered += keyed - count
+        return None if count == len(codes) else passed
 
     def _pull(self) -> bool:
         batch = next(self._batches, None)
@@ -163,9 +198,12 @@ class StreamBuffer:
                 f"The stream gave a {type(batch).__name__}; it must give pyarrow.RecordBatch. "
                 "A pa.Table gives them with to_batches()."
             )
-        self._shape.check_batch(batch)
         self._batch, self._batch_at = batch, 0
-        self._pulled_at = self._recorder.clock()
-        self._recorder.arrived += batch.num_rows
+        if self._arrived_at is None:
+            self._shape.check_batch(batch)
+            self._pulled_at = self._recorder.clock()
+            self._recorder.arrived += batch.num_rows
+        else:
+            self._pulled_at = self._arrived_at()
         self.paused = not batch.num_rows
         return not self.paused

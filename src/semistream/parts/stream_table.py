@@ -62,6 +62,7 @@ class StreamTable:
         buckets = max(len(fences), 1) << bits
         own = table_bytes(capacity, len(fences), layout, heap_bytes)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
+        self._grant = grant
         self.store = TupleStore(layout, capacity, heap_bytes, grant)
         self.capacity = capacity
         self._fences = fences
@@ -70,6 +71,17 @@ class StreamTable:
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
         self._removed = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
         self._lonely = np.empty_like(self._removed)
+
+    def resize(self, capacity: int, heap_bytes: int) -> None:
+        """Have more or fewer slots; those beyond must be free. The buckets stay as they are."""
+        more = (capacity - self.capacity) * BYTES_PER_SLOT
+        if more > 0:
+            self._grant.take(more)
+        self.chains.nodes.resize(capacity, refcheck=False)
+        self.store.resize(capacity, heap_bytes)
+        if more < 0:
+            self._grant.give(-more)
+        self.capacity = capacity
 
     @property
     def clustered(self) -> bool:

@@ -42,9 +42,11 @@ class TupleHeap:
         segments: int = 16,
     ) -> None:
         """An empty heap; about so many segments will hold all rows. Few are gathered faster."""
-        grant.take(heap_bytes + capacity * BYTES_PER_SLOT)
-        self.limit = heap_limit(heap_bytes, segments)
-        self._segment_bytes = max(1, self.limit // segments)
+        self._granted = heap_bytes + capacity * BYTES_PER_SLOT
+        grant.take(self._granted)
+        self._grant = grant
+        self._segments_wanted = segments
+        self.set_bytes(heap_bytes)
         self._schema = schema
         self._segments: dict[int, pa.RecordBatch] = {}
         self._living: dict[int, int] = {}
@@ -110,12 +112,46 @@ class TupleHeap:
                 self._drop(number)
         self._segment[slots] = -1
 
+    def resize(self, capacity: int, heap_bytes: int) -> None:
+        """Have slots and bytes for more or fewer rows; what is beyond must be free."""
+        before, after = self._granted, heap_bytes + capacity * BYTES_PER_SLOT
+        self._granted = after
+        if after > before:
+            self._grant.take(after - before)
+        old = len(self._segment)
+        self._segment.resize(capacity, refcheck=False)
+        self._segment[old:] = -1
+        self._row.resize(capacity, refcheck=False)
+        self.set_bytes(heap_bytes)
+        if after < before:
+            self._grant.give(before - after)
+
+    def set_bytes(self, heap_bytes: int) -> None:
+        """Hold fewer or more bytes of rows from now on; the grant does not change."""
+        self.limit = heap_limit(heap_bytes, self._segments_wanted)
+        self._segment_bytes = max(1, self.limit // self._segments_wanted)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rows held are within the limit, which may have been lowered."""
+        return self._bytes <= self.limit
+
+    def compact(self) -> bool:
+        """Make room by copying the segment with the most dead rows; False when none is worth it."""
+        return self._compact_one()
+
+    def move(self, old: Slots, new: Slots) -> None:
+        """Rename slots: all that are used, `new` being the lowest ones."""
+        segment, row = self._segment[old], self._row[old]
+        self._segment[:] = -1
+        self._segment[new], self._row[new] = segment, row
+
     def check(self) -> None:
         """Assert that segments, counts and bytes agree, and that the limit holds."""
         numbers, counts = np.unique(self._segment[self._segment >= 0], return_counts=True)
         assert dict(zip(numbers.tolist(), counts.tolist(), strict=True)) == self._living
         assert self._segments.keys() == self._living.keys()
-        assert self._bytes == sum(part.nbytes for part in self._segments.values()) <= self.limit
+        assert self._bytes == sum(part.nbytes for part in self._segments.values())
 
     def _add(self, slots: Slots, rows: pa.RecordBatch) -> None:
         newest = self._segments.get(self._newest)

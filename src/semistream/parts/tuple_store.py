@@ -68,6 +68,8 @@ class TupleStore:
         flag_bytes = (len(layout.fixed) + 7) // 8
         self._flags = np.full((capacity, flag_bytes), 0xFF, np.uint8)
         self._nulls_seen = False
+        self._grant = grant
+        self._capacity = capacity
 
     def fitting(self, batch: pa.RecordBatch) -> int:
         """How many of the batch's first rows can be put now."""
@@ -105,6 +107,29 @@ class TupleStore:
                 assert varying is not None
                 columns.append(varying.column(field.name))
         return pa.RecordBatch.from_arrays(columns, schema=self._layout.schema)
+
+    def resize(self, capacity: int, heap_bytes: int) -> None:
+        """Have more or fewer slots; those beyond must be free."""
+        per_slot = self._layout.slot_bytes - (HEAP_BYTES_PER_SLOT if self._heap else 0)
+        more = (capacity - self._capacity) * per_slot
+        if more > 0:
+            self._grant.take(more)
+        for values in self._values.values():
+            values.resize(capacity, refcheck=False)
+        self._flags.resize((capacity, self._flags.shape[1]), refcheck=False)
+        self._flags[self._capacity :] = 0xFF
+        if self._heap is not None:
+            self._heap.resize(capacity, heap_bytes)
+        if more < 0:
+            self._grant.give(-more)
+        self._capacity = capacity
+
+    def lower_heap(self, heap_bytes: int) -> bool:
+        """Hold fewer bytes of rows from now on; False while there are still more."""
+        if self._heap is None:
+            return True
+        self._heap.set_bytes(heap_bytes)
+        return self._heap.fits
 
     def release(self, slots: NDArray[np.int32]) -> None:
         """The tuples under `slots` are finished."""

@@ -6,7 +6,7 @@ with a partition, let go of what it settled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -101,12 +101,19 @@ class WaitingTuples:
         """Nothing waits yet."""
         self.table = table
         self.queue = queue
+        self.look_up_position: float | None = None
+        self._recorder = recorder
         self._output = output
         self._prober = Prober(shape, table, output, recorder, observer)
 
     def __len__(self) -> int:
         """How many tuples wait."""
         return len(self.queue)
+
+    @property
+    def free(self) -> int:
+        """How many slots do not hold one."""
+        return self.queue.free
 
     def fill(self, stream: TupleSource) -> Batches:
         """Read as many tuples as there are free slots, or as have arrived."""
@@ -123,9 +130,33 @@ class WaitingTuples:
             self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
         return count == len(arrivals.codes)
 
-    def oldest(self) -> int:
-        """The code of the tuple that has waited longest."""
-        return self.table.code(self.queue.oldest())
+    def look_up(self) -> int:
+        """The code to read a partition for: of the tuple that has waited longest.
+
+        Where load is shed from the oldest side, `look_up_position` says how far from the
+        newest side the tuple stands instead (Naeem et al. 2017, §5.3.1).
+        """
+        if self.look_up_position is None:
+            return self.table.code(self.queue.oldest())
+        return self.table.code(self.queue.near(self.look_up_position))
+
+    def shed(self, count: int, keep: Callable[[pa.RecordBatch], bool]) -> int:
+        """Let go of the `count` longest-waiting tuples, unfinished; returns how many went.
+
+        `keep` gets them before they go, a piece of output's size at a time, oldest first, and
+        says whether it has them. They are the oldest of their codes, since they are the oldest.
+        """
+        gone = 0
+        while gone < count and len(self):
+            slots = self.queue.oldest_slots(min(count - gone, self._output.most_rows))
+            if not keep(self.table.gather(slots)):
+                break
+            self.table.remove_expired(slots)
+            self.table.release(slots)
+            self.queue.remove(slots)
+            self._recorder.deletes += len(slots)
+            gone += len(slots)
+        return gone
 
     def probe(self, partition: Partition, wanted: int | None = None) -> Batches:
         """Join a partition with all waiting tuples and let go of those it settles.
@@ -146,7 +177,7 @@ class WaitingTuples:
 
     def next_after(self, partition: Partition, wanted: int) -> int | None:
         """The code that will be oldest once the partition and `wanted` are settled, if known."""
-        if not self.table.clustered:
+        if not self.table.clustered or self.look_up_position is not None:
             return None
         low, high = partition.low, partition.high
         slot = oldest_outside(self.queue.links, self.table.chains.nodes, low, high, wanted)

@@ -6,7 +6,16 @@ and, when they are not in code order, a `Locator` that says where a key's rows a
 
 from semistream.relation.locator import Locator
 from semistream.relation.master_table import MasterTable
+from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_file import PageIndex
 from semistream.relation.reader import IO_MODES, Frame, PageReader
 
-__all__ = ["IO_MODES", "Frame", "Locator", "MasterTable", "PageIndex", "PageReader"]
+__all__ = [
+    "IO_MODES",
+    "Frame",
+    "Locator",
+    "MasterTable",
+    "MembershipFilter",
+    "PageIndex",
+    "PageReader",
+]

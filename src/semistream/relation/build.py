@@ -27,6 +27,7 @@ from semistream.relation.manifest import (
     encode_schema,
     newest_version,
 )
+from semistream.relation.membership_filter import MembershipFilter, check_bits
 from semistream.relation.page_file import PageIndex, WrittenPages, write_pages
 
 __all__ = ["CODE_COLUMN", "LAYOUTS", "Recipe", "build"]
@@ -47,9 +48,12 @@ class Recipe:
     key: tuple[str, ...]
     page_bytes: int
     layout: str
+    filter_bits: int = 0
 
     @classmethod
-    def of(cls, key: str | Sequence[str], page_bytes: int, layout: str) -> Recipe:
+    def of(
+        cls, key: str | Sequence[str], page_bytes: int, layout: str, filter_bits: int = 0
+    ) -> Recipe:
         """The recipe for these options; `OptionError` or `KeyColumnError` if one is bad."""
         names = (key,) if isinstance(key, str) else tuple(key)
         if not names or len(set(names)) != len(names):
@@ -61,7 +65,8 @@ class Recipe:
                 f"page_bytes={page_bytes!r} must be an int from {_MIN_PAGE} to {_MAX_PAGE}. "
                 "65536 suits most disks."
             )
-        return cls(names, page_bytes, layout)
+        check_bits(filter_bits)
+        return cls(names, page_bytes, layout, filter_bits)
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ def build(data: ArrowData, root: Path, recipe: Recipe, replace: bool) -> int:
     if recipe.layout == "given":
         paths["locator"] = root / "data" / f"{stem}.locator.arrow"
         paths["locator_index"] = root / "data" / f"{stem}.locator-index.arrow"
+    if recipe.filter_bits:
+        paths["filter"] = root / "data" / f"{stem}.filter"
     try:
         written = _write(paths, rows, recipe)
         files.sync(root / "data")
@@ -173,10 +180,20 @@ def _order(codes: Codes, layout: str) -> NDArray[np.int64] | None:
 def _write(paths: dict[str, Path], rows: _Rows, recipe: Recipe) -> WrittenPages:
     written = write_pages(paths["pages"], rows.table, rows.codes, recipe.page_bytes, rows.order)
     written.index.save(paths["index"])
+    codes = rows.codes if rows.order is None else rows.codes[rows.order]
+    if "filter" in paths:
+        _write_filter(paths["filter"], codes, recipe.filter_bits)
     if "locator" in paths:
-        codes = rows.codes if rows.order is None else rows.codes[rows.order]
         write_locator(paths["locator"], codes, written.index).save(paths["locator_index"])
     return written
+
+
+def _write_filter(path: Path, codes: Codes, bits: int) -> None:
+    """Write the filter of codes of which equal ones are adjacent."""
+    distinct = codes[np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])] if len(codes) else codes
+    members = MembershipFilter.sized(len(distinct), bits)
+    members.add(distinct)
+    members.save(path)
 
 
 def _manifest(

@@ -23,6 +23,7 @@ __all__ = [
     "open_sink",
     "publish",
     "read_bytes",
+    "read_into",
     "remove",
     "sync",
     "unused_name",
@@ -50,6 +51,13 @@ def checksum_file(path: Path) -> str:
 def read_bytes(path: Path) -> bytes:
     """The whole of a small file."""
     return path.read_bytes()
+
+
+def read_into(path: Path, memory: memoryview) -> int:
+    """Fill memory with a file's content; the file's size, which may be another."""
+    with open(path, "rb") as file:
+        file.readinto(memory)
+        return os.fstat(file.fileno()).st_size
 
 
 def unused_name(prefix: str) -> str:

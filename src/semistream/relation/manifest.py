@@ -70,7 +70,7 @@ class Manifest:
     code_column: str | None
     """The stored column that holds hashed codes and is not the user's."""
     files: Mapping[str, StoredFile]
-    """By role: pages, index, and for layout "given" locator and locator_index."""
+    """By role: pages, index; for layout "given" locator, locator_index; filter if one was built."""
     format_version: int = FORMAT_VERSION
 
     @property

@@ -7,6 +7,7 @@ A master table is a directory. Data files never change; a version is its manifes
       data/00000001-<random>.pages.arrow        the rows, a record batch per page
       data/00000001-<random>.index.arrow        a row per page
       data/00000001-<random>.locator.arrow      layout "given" only, with its own index file
+      data/00000001-<random>.filter             which keys may be there, if asked for
 
 The files of older versions stay, so whoever has one open, or wants it again, can read it.
 """
@@ -26,6 +27,7 @@ from semistream.relation.build import Recipe, build
 from semistream.relation.columns import ArrowData
 from semistream.relation.locator import Locator
 from semistream.relation.manifest import Manifest, read_manifest
+from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_file import PageIndex
 from semistream.relation.reader import PageReader
 
@@ -45,6 +47,7 @@ class MasterTable:
         self._locator_pages: PageIndex | None = None
         if "locator" in manifest.files:
             self._locator_pages = PageIndex.load(*self._indexed("locator_index"))
+        self._filter: MembershipFilter | None = None
         self._stored_schema = manifest.stored_schema
         names = [name for name in self._stored_schema.names if name != manifest.code_column]
         self._schema = pa.schema(
@@ -63,6 +66,7 @@ class MasterTable:
         page_bytes: int = 65536,
         layout: str = "key",
         replace: bool = False,
+        filter_bits: int = 0,
     ) -> MasterTable:
         """Build a master table from Arrow data and open it.
 
@@ -77,9 +81,11 @@ class MasterTable:
             layout: "key" for code order, "given" for the data's own order with the rows of
                 one key gathered where its first row stands (say, by access frequency).
             replace: whether to write the next version of a master table that exists.
+            filter_bits: bits per key of a membership filter, 4 to 32, so that joins need not
+                look for absent keys on the disk (10 lets 1 % of them pass); 0 for none.
         """
         root = Path(os.fspath(path))
-        version = build(data, root, Recipe.of(key, page_bytes, layout), replace)
+        version = build(data, root, Recipe.of(key, page_bytes, layout, filter_bits), replace)
         return cls.open(root, version)
 
     @classmethod
@@ -180,6 +186,23 @@ class MasterTable:
             return None
         return Locator(self._file("locator"), self._locator_pages, io)
 
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes that the membership filter takes in memory; 0 without one."""
+        stored = self._manifest.files.get("filter")
+        return 0 if stored is None else stored.bytes
+
+    def membership_filter(self) -> MembershipFilter | None:
+        """The filter over the keys, read when first asked for; None if none was built.
+
+        `MasterFormatError` if its file is not as it was written.
+        """
+        stored = self._manifest.files.get("filter")
+        if self._filter is None and stored is not None:
+            path = self._file("filter")
+            self._filter = MembershipFilter.load(path, stored.bytes, stored.checksum)
+        return self._filter
+
     def describe(self) -> str:
         """What this version holds, for people to read."""
         stored = sum(file.bytes for file in self._manifest.files.values())
@@ -193,6 +216,7 @@ class MasterTable:
             "pages": f"{self.page_count:,} of at most {self.page_bytes:,} bytes",
             "bytes": f"{stored:,} on disk",
             "index": f"{self.index_bytes:,} bytes in memory",
+            "filter": f"{self.filter_bytes:,} bytes in memory" if self.filter_bytes else "none",
         }
         width = max(map(len, lines))
         body = "\n".join(f"  {name:<{width}}  {text}" for name, text in lines.items())

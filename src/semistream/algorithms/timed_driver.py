@@ -1,0 +1,99 @@
+"""Timed driver: steps an algorithm over a stream that arrives at its own pace.
+
+It differs from the engine's plain loop in three things: a pause lasts only until the next step,
+since time passes meanwhile; when there is nothing to do, time is let pass until the next
+arrival; and load may be shed before each step. After each step it counts: every tuple that has
+arrived is finished, waits, is in the stream buffer, or is shed and not yet back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from semistream.algorithms.assembly import Assembly
+from semistream.errors import InternalError
+from semistream.parts.scan_window import ScanWindow
+from semistream.parts.shed_file import ShedFile
+from semistream.parts.shedding import Shedder, Shedding
+from semistream.parts.timed_stream import TimedStream
+from semistream.parts.waiting import WaitingTuples
+
+if TYPE_CHECKING:
+    from semistream.algorithms.engine import Algorithm
+
+
+class TimedDriver:
+    """Runs one algorithm from the first arrival until all is joined."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        assembly: Assembly,
+        shedding: Shedding | None,
+        file: ShedFile | None,
+    ) -> None:
+        """With a shed file when load is to be shed."""
+        assert isinstance(assembly.buffer, TimedStream)
+        self._algorithm = algorithm
+        self._buffer = assembly.buffer
+        self._assembly = assembly
+        self._recorder = assembly.recorder
+        self._shedder: Shedder | None = None
+        if shedding is not None and file is not None:
+            file.expect(assembly.shape.plain_schema)
+            waiting = algorithm.waiting if isinstance(algorithm.waiting, WaitingTuples) else None
+            self._shedder = Shedder(
+                shedding, file, self._buffer, self._recorder, waiting, self._room, self._held
+            )
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """All results, as they come."""
+        algorithm, stream = self._algorithm, self._algorithm.stream
+        while True:
+            self._check_conserved()
+            if self._shedder is not None:
+                self._shedder.adjust()
+            stream.resume()
+            yield from algorithm.step()
+            self._recorder.iterations += 1
+            if not len(algorithm.waiting) and (stream.ended or stream.paused):
+                yield from self._assembly.output.flush()
+                if stream.ended:
+                    return
+                if not self._buffer.coming_back():
+                    self._buffer.await_next()
+
+    def check(self) -> None:
+        """Assert the invariants of the parts."""
+        self._buffer.check()
+        if self._shedder is not None:
+            self._shedder.check()
+
+    def _room(self) -> int:
+        """Tuples that the algorithm can take in now; without a stream table, a chunk."""
+        waiting = self._algorithm.waiting
+        if isinstance(waiting, (WaitingTuples, ScanWindow)):
+            return waiting.free
+        return self._assembly.plan.stream_chunk_rows
+
+    def _held(self) -> int:
+        front = self._assembly.front
+        return 0 if front is None else front.held
+
+    def _check_conserved(self) -> None:
+        recorder = self._recorder
+        buffered = self._buffer.size + self._held()
+        waiting = len(self._algorithm.waiting)
+        deferred = recorder.shed - recorder.returned
+        if recorder.arrived != (
+            recorder.joined + recorder.unmatched + waiting + buffered + deferred
+        ):
+            raise InternalError(
+                f"{recorder.arrived} stream tuples arrived, but {recorder.joined} joined, "
+                f"{recorder.unmatched} unmatched, {waiting} waiting, {buffered} in the stream "
+                f"buffer and {deferred} shed do not add up. This is a defect of semistream; the "
+                "output is not to be trusted."
+            )

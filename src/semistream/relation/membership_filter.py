@@ -1,0 +1,227 @@
+"""Membership filter: which keys are certainly not in R, told from a few bits per key.
+
+A stream tuple whose key R does not have costs a page read only to find nothing. A blocked Bloom
+filter (Putze, Sanders, Singler: *Cache-, Hash- and Space-Efficient Bloom Filters*, WEA 2007) says
+"no" without one: a code chooses a block of 64 bytes, one cache line, and some bits inside it.
+
+    code ─► mix ─┬─► block ──► | 64 bytes | 64 bytes | ... |
+                 └─► probes bits in it: all set → may be in R, else certainly not
+
+"No" is always true; "yes" is false for few codes, the fewer the more bits per key there are:
+docs/membership-filter.md has the measured table.
+
+The file is a header of 64 bytes and the blocks, and is in memory as it is on the disk.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import MasterFormatError, OptionError
+from semistream.kernels import kernel
+from semistream.keys import Codes
+from semistream.relation import files
+
+__all__ = ["MembershipFilter", "check_bits", "expected_rate"]
+
+_BLOCK_BYTES: Final = 64
+_BLOCK_BITS: Final = 512
+_MIN_BITS, _MAX_BITS = 4, 32
+_MOST_PROBES: Final = 14
+"""Two mixed words give so many bit numbers; more probes would gain next to nothing."""
+_PER_WORD: Final = 7
+"""Bit numbers, of nine bits each, in a mixed word."""
+_MAGIC: Final = b"SSBLOOM1"
+_HEADER: Final = struct.Struct("<8s4q24x")
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_ONE, _S3, _S6, _S9 = np.uint64(1), np.uint64(3), np.uint64(6), np.uint64(9)
+_S32, _S33 = np.uint64(32), np.uint64(33)
+_IN_BLOCK, _IN_WORD = np.uint64(511), np.uint64(63)
+
+
+@kernel
+def _mix(h: np.uint64) -> np.uint64:
+    """MurmurHash3's finaliser: codes may be consecutive numbers."""
+    h = (h ^ (h >> _S33)) * _MIX_1
+    h = (h ^ (h >> _S33)) * _MIX_2
+    return h ^ (h >> _S33)
+
+
+@kernel
+def _block(mixed: np.uint64, words: NDArray[np.uint64]) -> np.uint64:
+    """The first word of the block that a mixed code chooses."""
+    return ((mixed >> _S32) * np.uint64(len(words) >> 3) >> _S32) << _S3
+
+
+@kernel
+def add(words: NDArray[np.uint64], probes: int, codes: Codes) -> None:
+    """Set the bits of each code."""
+    for i in range(len(codes)):
+        mixed = _mix(np.uint64(codes[i]))
+        first = _block(mixed, words)
+        bits = mixed
+        for j in range(probes):
+            if j % _PER_WORD == 0:
+                mixed = _mix(mixed + _GOLDEN)
+                bits = mixed
+            place = bits & _IN_BLOCK
+            words[first + (place >> _S6)] |= _ONE << (place & _IN_WORD)
+            bits >>= _S9
+
+
+@kernel
+def may_contain(
+    words: NDArray[np.uint64], probes: int, codes: Codes, out: NDArray[np.bool_]
+) -> None:
+    """Whether all bits of each code are set."""
+    early = min(probes, _PER_WORD)
+    for i in range(len(codes)):
+        mixed = _mix(np.uint64(codes[i]))
+        first = _block(mixed, words)
+        mixed = _mix(mixed + _GOLDEN)
+        bits = mixed
+        every = _ONE
+        # No exit at the first zero: without a branch to guess, the loads of many codes overlap.
+        for _ in range(early):
+            place = bits & _IN_BLOCK
+            every &= words[first + (place >> _S6)] >> (place & _IN_WORD)
+            bits >>= _S9
+        if probes > _PER_WORD and every == _ONE:
+            bits = _mix(mixed + _GOLDEN)
+            for _ in range(_PER_WORD, probes):
+                place = bits & _IN_BLOCK
+                every &= words[first + (place >> _S6)] >> (place & _IN_WORD)
+                bits >>= _S9
+        out[i] = every == _ONE
+
+
+def check_bits(filter_bits: int) -> None:
+    """Raise `OptionError` unless it is 0, for no filter, or a number of bits per key."""
+    if type(filter_bits) is not int or not (
+        filter_bits == 0 or _MIN_BITS <= filter_bits <= _MAX_BITS
+    ):
+        raise OptionError(
+            f"filter_bits={filter_bits!r} must be 0, for no membership filter, or an int from "
+            f"{_MIN_BITS} to {_MAX_BITS}: bits per key. 10 lets about 1 % of absent keys pass."
+        )
+
+
+def expected_rate(bits: float, probes: int) -> float:
+    """The share of absent codes that pass, in theory (Putze et al. 2007, §3).
+
+    Keys fall into blocks at random, so a block has a Poisson-distributed number of them.
+
+    >>> round(expected_rate(10, 7), 4)
+    0.0096
+    """
+    keys = np.arange(4 * _BLOCK_BITS)
+    mean = _BLOCK_BITS / bits
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(keys[1:]))])
+    share = np.exp(keys * math.log(mean) - mean - factorials)
+    filled = 1.0 - (1.0 - 1.0 / _BLOCK_BITS) ** (probes * keys)
+    return float((share * filled**probes).sum())
+
+
+def _best_probes(bits: int) -> int:
+    return min(range(1, _MOST_PROBES + 1), key=lambda probes: expected_rate(bits, probes))
+
+
+class MembershipFilter:
+    """Says of a code that R does not have it, or that it may.
+
+    >>> some = MembershipFilter.sized(keys=1000, bits=10)
+    >>> some.add(np.arange(1000))
+    >>> bool(some.may_contain(np.arange(1000)).all())
+    True
+    >>> some.nbytes, some.probes
+    (1344, 7)
+    """
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        """From a buffer as `sized` makes it and a file holds it; `ValueError` if it is not."""
+        header = memoryview(buffer)[: _HEADER.size]
+        if len(header) < _HEADER.size:
+            raise ValueError("it is shorter than its header")
+        magic, self.bits, self.probes, blocks, self.keys = _HEADER.unpack(header)
+        if magic != _MAGIC:
+            raise ValueError("it does not begin as one does")
+        fine = 1 <= self.probes <= _MOST_PROBES and self.keys >= 0 and self.bits > 0 < blocks
+        if not fine or buffer.size != _HEADER.size + blocks * _BLOCK_BYTES:
+            raise ValueError("its header does not fit its size")
+        self._buffer = buffer
+        self._words = np.frombuffer(buffer, np.uint64, offset=_HEADER.size)
+
+    @classmethod
+    def sized(cls, keys: int, bits: int) -> MembershipFilter:
+        """An empty filter for so many different keys, with `bits` bits for each."""
+        blocks = max(1, -(-keys * bits // _BLOCK_BITS))
+        buffer = _memory(_HEADER.size + blocks * _BLOCK_BYTES)
+        np.frombuffer(buffer, np.uint8)[:] = 0
+        _HEADER.pack_into(buffer, 0, _MAGIC, bits, _best_probes(bits), blocks, keys)
+        return cls(buffer)
+
+    @classmethod
+    def load(cls, path: Path, nbytes: int, checksum: str) -> MembershipFilter:
+        """Read a filter of `nbytes` bytes; `MasterFormatError` unless it is as it was written."""
+        buffer = _memory(nbytes)
+        try:
+            found = files.read_into(path, memoryview(buffer))
+            if found != nbytes:
+                raise ValueError(f"it has {found:,} bytes, expected {nbytes:,}")
+            summed = files.checksum_bytes(memoryview(buffer))
+            if summed != checksum:
+                raise ValueError(f"it has checksum {summed}, expected {checksum}")
+            return cls(buffer)
+        except (OSError, ValueError) as error:
+            raise MasterFormatError(
+                f"Membership filter {path} is broken: {error}. Restore the file, build the "
+                "master again, or join without it (use_filter=False)."
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Write the filter to a new file and wait for the disk."""
+        files.write_bytes(path, self._buffer.to_pybytes())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the filter takes in memory, and on disk."""
+        return int(self._buffer.size)
+
+    @property
+    def expected_rate(self) -> float:
+        """The share of absent codes that should pass, for its keys and size."""
+        if not self.keys:
+            return 0.0
+        return expected_rate(self._words.size * 64 / self.keys, self.probes)
+
+    def add(self, codes: Codes) -> None:
+        """Put codes in; O(1) each. Only into a filter that `sized` has made."""
+        add(self._words, self.probes, _read_only(codes))
+
+    def may_contain(self, codes: Codes) -> NDArray[np.bool_]:
+        """For each code whether it may be in; False is certain. O(1) each."""
+        out = np.empty(len(codes), np.bool_)
+        may_contain(self._words, self.probes, _read_only(codes), out)
+        return out
+
+
+def _memory(nbytes: int) -> pa.Buffer:
+    """Memory that begins on a cache line, so that each block is one."""
+    return pa.allocate_buffer(nbytes)
+
+
+def _read_only(codes: Codes) -> Codes:
+    """The same codes with the flag that codes of streams have: one compilation for all."""
+    view = codes.view()
+    view.flags.writeable = False
+    return view
