@@ -158,7 +158,7 @@ def insert(
                 chains.nodes[chains.nodes[first].last_same].next_same = slot
                 chains.nodes[first].last_same = slot
         at += block
-    return touched
+    return int(touched)
 
 
 @kernel

@@ -221,8 +221,3 @@ def test_the_command_line_itself_imports_nothing_heavy():
         "import semistream.cli"
     )
     assert imported(program) == set()
-
-
-@pytest.mark.xfail(reason="semistream/__init__.py imports the engine at once")
-def test_help_imports_nothing_heavy():
-    assert imported("import semistream.cli") & {"numba", "pyarrow"} == set()

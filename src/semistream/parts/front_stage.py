@@ -112,7 +112,7 @@ class KeptRows:
         """Which codes are not kept."""
         slots = np.empty(len(codes), np.int32)
         kernels.find_codes(self.chains, self._bits, codes, slots)
-        return slots == NONE
+        return np.equal(slots, NONE)
 
     def keys(self) -> Slots:
         """The first slot of each kept key."""
@@ -127,7 +127,7 @@ class KeptRows:
     def frequency(self, firsts: Slots) -> Floats:
         """Hits per turn: of the last turn, or of this one where that is already more."""
         hits = self.chains.nodes["entered"][firsts]
-        return np.maximum(self._frequency[firsts], hits).astype(np.float64)
+        return np.asarray(np.maximum(self._frequency[firsts], hits), np.float64)
 
     def key_bytes(self, firsts: Slots) -> Floats:
         """Bytes that each key takes with all its rows."""

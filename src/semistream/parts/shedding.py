@@ -110,6 +110,7 @@ class Shedder:
         self._chunk_rows = stream.most_rows
         self._random = np.random.default_rng(shedding.seed)
         self._finished = 0
+        self._calm = 1000
         self._w = 0.0
         recorder.arrived += len(file)
         recorder.shed += len(file)
@@ -122,11 +123,17 @@ class Shedder:
         w = self._expected()
         size = stream.size + self._held()
         excess = min(size - stream.returned - 2 * w, stream.pending)
+        import os
+        K = int(os.environ.get("K", "0"))
         overload = excess > 0
         if overload:
             overload = self._shed(excess) > 0
+            self._calm = 0
         else:
-            self._bring_back(2 * w - size)
+            self._calm += 1
+            if self._calm > K or size + (len(self._waiting) if self._waiting else 0) == 0:
+                self._bring_back(2 * w - size)
+            overload = self._calm <= K
         if self._waiting is not None and self._shedding.strategy == "considering":
             position = self._shedding.look_up_position
             self._waiting.look_up_position = position if overload else None
