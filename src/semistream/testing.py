@@ -248,7 +248,7 @@ class PageReads:
         reads.pages          # [0, 1, 0, 1]
         reads.partitions     # [(0, 1), (0, 1)], one item per read
 
-    Reads of a dense index are in `index_pages`. For one thread at a time.
+    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`.
     """
 
     def __init__(self) -> None:
@@ -263,17 +263,17 @@ class PageReads:
         return [page for partition in self.partitions for page in partition]
 
     def __enter__(self) -> PageReads:
-        original = PageReader.read
+        original = PageReader.fetch
 
-        def read(reader: PageReader, first: int, count: int, frame: Frame) -> list[pa.RecordBatch]:
+        def fetch(reader: PageReader, first: int, count: int, frame: Frame) -> None:
             pages = tuple(range(first, first + count))
             if ".locator." in reader.path.name:
                 self.index_pages.extend(pages)
             else:
                 self.partitions.append(pages)
-            return original(reader, first, count, frame)
+            original(reader, first, count, frame)
 
-        self._patch = mock.patch.object(PageReader, "read", read)
+        self._patch = mock.patch.object(PageReader, "fetch", fetch)
         self._patch.start()
         return self
 

@@ -360,6 +360,8 @@ class FrontStage:
         yield self._stream.nothing._replace(keyless=arrivals.keyless, widest=arrivals.widest)
         while cursor[0] < count:
             found = self.kept.probe(arrivals.codes, cursor, missed, output.rows, output.slots)
+            if not self._shape.codec.exact:
+                missed[output.rows[:found]] = True
             for begin, end in output.cuts(self.kept, output.slots[:found]):
                 self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
                 yield self._stream.nothing
@@ -379,8 +381,6 @@ class FrontStage:
         slots: Slots,
         missed: NDArray[np.bool_],
     ) -> None:
-        if not self._shape.codec.exact:
-            missed[tuples] = True
         for here, master in self.kept.heap.pieces(slots):
             mine = tuples if here is None else tuples[here]
             stream = arrivals.batch.take(pa.array(mine))

@@ -110,8 +110,6 @@ class Shedder:
         self._chunk_rows = stream.most_rows
         self._random = np.random.default_rng(shedding.seed)
         self._finished = 0
-        self._calm = 1000
-        self._w = 0.0
         recorder.arrived += len(file)
         recorder.shed += len(file)
         stream.coming_back = lambda: len(file) > 0
@@ -123,17 +121,11 @@ class Shedder:
         w = self._expected()
         size = stream.size + self._held()
         excess = min(size - stream.returned - 2 * w, stream.pending)
-        import os
-        K = int(os.environ.get("K", "0"))
         overload = excess > 0
         if overload:
             overload = self._shed(excess) > 0
-            self._calm = 0
         else:
-            self._calm += 1
-            if self._calm > K or size + (len(self._waiting) if self._waiting else 0) == 0:
-                self._bring_back(2 * w - size)
-            overload = self._calm <= K
+            self._bring_back(2 * w - size)
         if self._waiting is not None and self._shedding.strategy == "considering":
             position = self._shedding.look_up_position
             self._waiting.look_up_position = position if overload else None
@@ -146,15 +138,9 @@ class Shedder:
         assert len(self._file) == self._recorder.shed - self._recorder.returned
 
     def _expected(self) -> int:
-        """w: what an iteration finishes, and the room that the last one left in the table."""
+        """w: what the next iteration can take: what the last one finished, or more room."""
         before, self._finished = self._finished, self._recorder.joined + self._recorder.unmatched
-        finished = self._finished - before
-        import os
-
-        a = float(os.environ.get("A", "1"))
-        self._w += a * (finished - self._w)
-        spare = max(0, self._room() - finished)
-        return max(1, round(self._w) + spare)
+        return max(self._finished - before, self._room(), 1)
 
     def _shed(self, count: int) -> int:
         """Let `count` tuples go to the file, or as many as it has room for."""
