@@ -4,6 +4,7 @@ from semistream import errors
 from semistream.algorithms import ALGORITHMS, Engine, engine
 from semistream.errors import SemistreamError
 from semistream.metrics import Metrics
+from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
@@ -16,6 +17,7 @@ __all__ = [
     "MasterTable",
     "Metrics",
     "SemistreamError",
+    "Shedding",
     "engine",
     "errors",
 ]

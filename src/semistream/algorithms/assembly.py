@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +42,13 @@ _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
 _FRONT_HEAP_SLACK = 1.5
 _MOST_ELASTIC_SHARE = 0.6
+FRONT_SHARE = 0.15
+"""What the 2017 paper found best for the front stage (its §5.4)."""
 _HEAP_SLACK = 1.5
 """Heap bytes per byte of waiting tuples: some of the heap is dead rows, some is spare."""
+
+
+_Join_co = TypeVar("_Join_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,6 @@ class Needs:
     most_pages: int = 1 << 20
     most_frames: int = 2
     front_share: float = 0.0
-
-
-class _HasNeeds(Protocol):
-    needs: ClassVar[Needs]
-
-
-_Join = TypeVar("_Join", bound=_HasNeeds)
 
 
 class Sizing:
@@ -424,12 +422,35 @@ class Assembly:
         )
 
 
-def with_front_stage(algorithm: type[_Join], name: str) -> type[_Join]:
-    """The same algorithm behind a front stage."""
-    needs = replace(
-        algorithm.needs,
-        algorithm=name,
-        options=(*algorithm.needs.options, "admission"),
-        front_share=0.15,
-    )
-    return type(name, (algorithm,), {"needs": needs, "__doc__": algorithm.__doc__})
+class Buildable(Protocol[_Join_co]):
+    """What makes a join out of an assembly: an algorithm's class, or one with a front stage."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of the budget."""
+
+    def assemble(self, assembly: Assembly) -> _Join_co:
+        """Wire the parts of one run."""
+
+
+@dataclass(frozen=True)
+class WithFrontStage(Generic[_Join_co]):
+    """The same algorithm behind a front stage: it reads its tuples there and tells it of f."""
+
+    name: str
+    algorithm: Buildable[_Join_co]
+
+    @property
+    def needs(self) -> Needs:
+        """The algorithm's, and the paper's share of memory for the front stage."""
+        options = (*self.algorithm.needs.options, "admission")
+        return replace(
+            self.algorithm.needs,
+            algorithm=self.name,
+            options=options,
+            front_share=FRONT_SHARE,
+        )
+
+    def assemble(self, assembly: Assembly) -> _Join_co:
+        """The assembly hands out the front stage wherever the algorithm asks for its stream."""
+        return self.algorithm.assemble(assembly)

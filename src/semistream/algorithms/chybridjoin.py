@@ -18,7 +18,7 @@ Information Systems 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from semistream.algorithms.assembly import with_front_stage
+from semistream.algorithms.assembly import WithFrontStage
 from semistream.algorithms.hybridjoin import HybridJoin
 
-CHybridJoin = with_front_stage(HybridJoin, "chybridjoin")
+CHYBRIDJOIN = WithFrontStage("chybridjoin", HybridJoin)

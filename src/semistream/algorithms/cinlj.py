@@ -16,7 +16,7 @@ Information Systems 2017, §3.3. It shows what the front stage gives by itself.
 
 from __future__ import annotations
 
-from semistream.algorithms.assembly import with_front_stage
+from semistream.algorithms.assembly import WithFrontStage
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 
-CINLJ = with_front_stage(IndexNestedLoopJoin, "cinlj")
+CINLJ = WithFrontStage("cinlj", IndexNestedLoopJoin)

@@ -17,7 +17,7 @@ Information Systems 2017, §3.1.
 
 from __future__ import annotations
 
-from semistream.algorithms.assembly import with_front_stage
+from semistream.algorithms.assembly import WithFrontStage
 from semistream.algorithms.meshjoin import MeshJoin
 
-CMeshJoin = with_front_stage(MeshJoin, "cmeshjoin")
+CMESHJOIN = WithFrontStage("cmeshjoin", MeshJoin)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import ClassVar, Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from semistream.algorithms.assembly import Assembly, Needs, Sizing
-from semistream.algorithms.chybridjoin import CHybridJoin
+from semistream.algorithms.assembly import Assembly, Buildable, Needs, Sizing
+from semistream.algorithms.chybridjoin import CHYBRIDJOIN
 from semistream.algorithms.cinlj import CINLJ
-from semistream.algorithms.cmeshjoin import CMeshJoin
+from semistream.algorithms.cmeshjoin import CMESHJOIN
 from semistream.algorithms.hybridjoin import HybridJoin
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.meshjoin import MeshJoin
@@ -54,17 +54,12 @@ class _Sized(Protocol):
 class Algorithm(Protocol):
     """What the engine needs of an algorithm."""
 
-    needs: ClassVar[Needs]
     stream: TupleSource
     disk: DiskBuffer
 
     @property
     def waiting(self) -> _Sized:
         """The stream tuples that have been read and are not finished."""
-
-    @classmethod
-    def assemble(cls, assembly: Assembly) -> Self:
-        """Wire the parts of one run."""
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the paper's loop, yielding output as it comes."""
@@ -75,7 +70,7 @@ class Algorithm(Protocol):
 
 _Drive: TypeAlias = Callable[[Algorithm, Assembly], Iterator[pa.RecordBatch]]
 
-_BY_NAME: dict[str, type[Algorithm]] = {
+_BY_NAME: dict[str, Buildable[Algorithm]] = {
     "inlj": IndexNestedLoopJoin,
     "meshjoin": MeshJoin,
     "rmeshjoin": RMeshJoin,
@@ -83,8 +78,8 @@ _BY_NAME: dict[str, type[Algorithm]] = {
     "xhybridjoin": XHybridJoin,
     "oxhybridjoin": OptimisedXHybridJoin,
     "cinlj": CINLJ,
-    "cmeshjoin": CMeshJoin,
-    "chybridjoin": CHybridJoin,
+    "cmeshjoin": CMESHJOIN,
+    "chybridjoin": CHYBRIDJOIN,
 }
 
 ALGORITHMS: tuple[str, ...] = tuple(_BY_NAME)
@@ -96,7 +91,7 @@ class Engine:
 
     def __init__(
         self,
-        algorithm: type[Algorithm],
+        algorithm: Buildable[Algorithm],
         master: MasterTable,
         on: On,
         how: str,

@@ -423,6 +423,10 @@ class FrontStage:
             kept.evict(victims[:pushed])
             self._victims = self._victims[pushed:]
             self._evicted += pushed
+            # A rule that lets too many in learns it at once, not at the end of the tick.
+            if self._evicted > len(kept) // 8:
+                self.rule.adapt(True, self._evicted, len(kept))
+                self._evicted = 0
         return int(np.searchsorted(needed, self._free_rows, side="right"))
 
     @property
@@ -462,7 +466,7 @@ class FrontStage:
 
     def _tick(self) -> None:
         kept = self.kept
-        self.rule.adapt(kept.free > kept.capacity // 50, self._evicted, len(kept))
+        self.rule.adapt(kept.free <= kept.capacity // 50, self._evicted, len(kept))
         self._evicted = 0
         self._victims = self._victims[:0]
         self._ticks += 1

@@ -112,11 +112,11 @@ class ShedFile:
 
     def has_room(self, batch: pa.RecordBatch) -> bool:
         """Whether appending the batch would keep to `max_bytes`."""
-        messages = -(-batch.num_rows // _MOST_ROWS)
-        needed = pa.ipc.get_record_batch_size(batch) + messages * 2 * _SLACK
+        sizes = (pa.ipc.get_record_batch_size(part) for part in _parts(batch))
+        needed = sum(size + _SLACK for size in sizes)
         if self._writer is None:
             needed += batch.schema.serialize().size + _SLACK
-        return self.bytes + int(needed) <= self.max_bytes
+        return bool(self.bytes + needed <= self.max_bytes)
 
     def append(self, since: float, batch: pa.RecordBatch) -> None:
         """Put tuples behind the others; durable after `sync`."""
@@ -130,8 +130,7 @@ class ShedFile:
         with self._writing():
             segment = self._open_segment(batch.schema)
             assert self._writer is not None
-            for start in range(0, batch.num_rows, _MOST_ROWS):
-                part = batch.slice(start, _MOST_ROWS)
+            for part in _parts(batch):
                 self._writer.write_batch(part, custom_metadata={_SINCE: repr(since)})
             self._sink.flush()
             segment.bytes = self._sink.tell()
@@ -199,9 +198,18 @@ class ShedFile:
             segment = self._segments[-1]
             self._writer.close()
             self._sink.flush()
+            os.fsync(self._sink.fileno())
             segment.bytes = self._sink.tell()
             self._sink.close()
             self._writer = self._sink = None
+
+    def _abandon(self) -> None:
+        """Write no more to the newest segment: it ends with the last whole append."""
+        sink, self._sink, self._writer = self._sink, None, None
+        with contextlib.suppress(OSError):
+            sink.close()
+        if self._segments and not self._segments[-1].tuples:
+            self._segments.pop()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -209,6 +217,7 @@ class ShedFile:
         try:
             yield
         except OSError as error:
+            self._abandon()
             raise ShedSpaceError(
                 f"Shed tuples cannot be written to {self.folder}: {error}. Make room there, or "
                 "shed to another folder; what was shed before is safe and comes back in a new run."
@@ -270,6 +279,11 @@ class ShedFile:
             self._admit(segment, path is paths[-1])
         if self._segments and self._segments[0].number == number:
             self._back = back
+            if back > self._segments[0].tuples:
+                raise ShedFileError(
+                    f"{self._segments[0].path} has {self._segments[0].tuples:,} tuples, but "
+                    f"{back:,} of it are back by cursor.json. Restore the files of {self.folder}."
+                )
         self._number = max(self._number, number)
         self._tuples = sum(segment.tuples for segment in self._segments) - self._back
 
@@ -316,6 +330,10 @@ def _scan(path: Path) -> _Scanned:
             whole = source.tell()
         whole = source.tell()
     return _Scanned(schema, tuples, whole)
+
+
+def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [batch.slice(at, _MOST_ROWS) for at in range(0, batch.num_rows, _MOST_ROWS)]
 
 
 def _segment_paths(folder: Path) -> list[Path]:

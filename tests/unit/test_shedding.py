@@ -1,0 +1,627 @@
+"""Load shedding: when, what and how much is shed, that it comes back, and what a crash leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.budget import MemoryBudget
+from semistream.errors import OptionError, ShedFileError, ShedSpaceError
+from semistream.kernels import NONE
+from semistream.metrics import Recorder
+from semistream.parts.arrival_queue import ArrivalQueue
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.shedding import Shedder, Shedding, ShedFile
+from semistream.parts.timed_stream import TimedArrivals, TimedStream
+from semistream.priced_clock import CostFactors, PricedClock
+from semistream.testing import ManualClock, assert_same_rows, oracle_join
+from semistream.workload.zipf import ZipfKeys
+
+ROWS = 2000
+COSTS = CostFactors(page_read=1e-3, partition_read=5e-3, probe=1e-6, append=1e-6)
+QUEUED = ("hybridjoin", "xhybridjoin", "oxhybridjoin", "chybridjoin")
+CASES = [
+    *[(name, "considering") for name in QUEUED],
+    *[
+        (name, strategy)
+        for name in ("hybridjoin", "chybridjoin", "meshjoin", "cmeshjoin", "rmeshjoin", "inlj")
+        for strategy in ("keep", "random")
+    ],
+]
+
+
+def products(rows: int = ROWS) -> pa.Table:
+    return pa.table({"id": np.arange(rows), "name": [f"product {i:06}" for i in range(rows)]})
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> ss.MasterTable:
+    path = tmp_path_factory.mktemp("shedding") / "products.master"
+    return ss.MasterTable.from_arrow(products(), path, key="id", page_bytes=4096)
+
+
+def arrivals(
+    tuples: int, rate: float, *, rows: int = ROWS, size: int = 25, first: int = 0, seed: int = 3
+) -> list[tuple[float, pa.RecordBatch]]:
+    """Zipf keys at a steady rate; frequent products lie together, as the paper expects."""
+    keys = ZipfKeys(rows, 1.0, seed).ranks(tuples)
+    numbers = np.arange(first, first + tuples)
+    return [
+        (at / rate, pa.record_batch({"id": keys[at : at + size], "sale": numbers[at : at + size]}))
+        for at in range(0, tuples, size)
+    ]
+
+
+def engine_of(master: ss.MasterTable, algorithm: str, **options: Any) -> ss.Engine:
+    slots = {} if algorithm == "inlj" else {"stream_slots": 100}
+    sizes = {} if algorithm == "inlj" else {"partition_pages": 1}
+    defaults = {"on": "id", "how": "left", "memory": "1MB", "clock": PricedClock(COSTS)}
+    return ss.engine(algorithm, master, **(defaults | slots | sizes | options))
+
+
+def numbers(batches: list[pa.RecordBatch]) -> list[int]:
+    return [sale for batch in batches for sale in batch.column("sale").to_pylist()]
+
+
+class Watched:
+    """Notes what goes into shed files and what comes out, and checks every adjustment."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shed: list[int] = []
+        self.back: list[int] = []
+        self.deferred: list[int] = []
+        append, take, adjust = ShedFile.append, ShedFile.take, Shedder.adjust
+
+        def noted_append(file: ShedFile, since: float, batch: pa.RecordBatch) -> None:
+            append(file, since, batch)
+            self.shed += batch.column("sale").to_pylist()
+
+        def noted_take(file: ShedFile, count: int) -> Any:
+            taken = take(file, count)
+            self.back += numbers([piece.batch for piece in taken])
+            return taken
+
+        def checked_adjust(shedder: Shedder) -> None:
+            adjust(shedder)
+            shedder.check()
+            shedder._stream.check()
+            self.deferred.append(len(shedder._file))
+
+        monkeypatch.setattr(ShedFile, "append", noted_append)
+        monkeypatch.setattr(ShedFile, "take", noted_take)
+        monkeypatch.setattr(Shedder, "adjust", checked_adjust)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+@pytest.mark.parametrize(("algorithm", "strategy"), CASES)
+def test_all_that_was_shed_is_joined_in_the_end(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched, algorithm: str, strategy: str
+) -> None:
+    """The driver counts before each step: finished, waiting, buffered and shed add up."""
+    folder = tmp_path / "shed"
+    stream = arrivals(4000, 40_000.0) + [
+        (10.0 + at, batch) for at, batch in arrivals(500, 40_000.0, first=4000, seed=8)
+    ]
+    # INLJ takes a chunk of the stream at a time, so that only a fast stream is too much for it.
+    memory = "160KB" if algorithm == "inlj" else "1MB"
+    engine = engine_of(master, algorithm, memory=memory)
+    found = []
+    for batch in engine.run_timed(stream, shedding=Shedding(strategy, folder)):
+        engine.check()
+        found.append(batch)
+    metrics = engine.metrics()
+    expected = oracle_join([batch for _, batch in stream], products(), on="id", how="left")
+    assert_same_rows(found, expected.rows)
+    assert metrics.shed == metrics.returned > 0
+    assert metrics.deferred == 0
+    assert metrics.arrived == metrics.joined + metrics.unmatched == 4500
+    assert watched.back == watched.shed
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_shed_without_overload(master: ss.MasterTable, tmp_path: Path) -> None:
+    engine = engine_of(master, "hybridjoin")
+    list(engine.run_timed(arrivals(2000, 500.0), shedding=Shedding("keep", tmp_path)))
+    assert engine.metrics().shed == 0
+
+
+def test_tuples_come_back_in_a_lull(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched
+) -> None:
+    """A burst that is too much, then a trickle: all is back long before the stream ends."""
+    burst, trickle = arrivals(3000, 60_000.0), arrivals(500, 100.0, first=3000, size=5)
+    stream = burst + [(1.0 + at, batch) for at, batch in trickle]
+    engine = engine_of(master, "hybridjoin")
+    run = engine.run_timed(stream, shedding=Shedding("considering", tmp_path))
+    deferred = []
+    for _ in run:
+        metrics = engine.metrics()
+        deferred.append((metrics.arrived, metrics.deferred))
+    assert max(count for _, count in deferred) > 1000
+    assert any(count == 0 and 3000 < arrived < 3500 for arrived, count in deferred)
+    assert watched.back == watched.shed
+
+
+class Bench:
+    """A shedder over a timed stream, with room, waiting tuples and finished ones set by hand."""
+
+    def __init__(self, master: ss.MasterTable, shedding: Shedding) -> None:
+        self.room = 0
+        self.clock = ManualClock()
+        self.recorder = Recorder(self.clock)
+        schema = arrivals(1, 1.0)[0][1].schema
+        shape = JoinShape(schema, master, "id", "left", None)
+        self.pushed: list[tuple[float, pa.RecordBatch]] = []
+        grant = MemoryBudget(1 << 20).grant("stream buffer")
+        self._next = 0
+        batches = TimedArrivals(self._arrivals())
+        self.stream = TimedStream(batches, shape, 64, grant, self.recorder)
+        self.file = shedding.open(0.0)
+        self.shedder = Shedder(
+            shedding, self.file, self.stream, self.recorder, None, lambda: self.room, lambda: 0
+        )
+
+    def _arrivals(self) -> Iterator[tuple[float, pa.RecordBatch]]:
+        for second in range(100):
+            ids = np.arange(self._next, self._next + 10)
+            self._next += 10
+            yield float(second), pa.record_batch({"id": ids % ROWS, "sale": ids})
+
+    def finish(self, count: int) -> None:
+        """An iteration read and finished so many."""
+        self.stream.resume()
+        read = sum(len(piece.codes) for piece in self.stream.read(count))
+        self.recorder.joined += read
+
+    def adjust_at(self, second: float) -> tuple[int, int, int]:
+        self.clock.advance_to(second)
+        self.shedder.adjust()
+        return self.stream.size, len(self.file), self.stream.returned
+
+
+def test_what_is_over_twice_the_last_iteration_is_shed(
+    master: ss.MasterTable, tmp_path: Path
+) -> None:
+    """Algorithm 2: shed size - 2w; else bring back, until 2w are there."""
+    bench = Bench(master, Shedding("keep", tmp_path))
+    bench.room = 100  # w is h_S at first: all slots are empty
+    assert bench.adjust_at(9.0) == (100, 0, 0)
+    bench.room = 0
+    bench.finish(30)
+    assert bench.adjust_at(9.0) == (60, 10, 0)
+    bench.finish(20)
+    assert bench.adjust_at(10.0) == (40, 20, 0)
+    bench.finish(20)
+    # 20 tuples are left, w is 20: 20 more may come, and come back ahead of the others.
+    assert bench.adjust_at(10.0) == (40, 0, 20)
+    bench.finish(40)
+    assert bench.adjust_at(10.0) == (0, 0, 0)
+    bench.file.close()
+
+
+def test_keep_sheds_the_newest_and_they_return_in_order(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched
+) -> None:
+    bench = Bench(master, Shedding("keep", tmp_path))
+    bench.room = 5
+    bench.adjust_at(2.0)
+    assert watched.shed == list(range(10, 30))
+    bench.room = 4
+    bench.adjust_at(3.0)
+    assert watched.shed == [*range(10, 30), 8, 9, *range(30, 40)]
+    bench.room = 50
+    bench.adjust_at(3.0)
+    assert watched.back == watched.shed
+    read = [n for piece in bench.stream.read(99) for n in piece.batch.column("sale").to_pylist()]
+    assert read == watched.shed + list(range(8))
+
+
+def test_tuples_that_came_back_cause_no_shedding(master: ss.MasterTable, tmp_path: Path) -> None:
+    bench = Bench(master, Shedding("keep", tmp_path))
+    bench.room = 5
+    bench.adjust_at(2.0)
+    bench.room = 15
+    assert bench.adjust_at(2.0) == (30, 0, 20)
+    bench.room = 5
+    assert bench.adjust_at(2.0) == (30, 0, 20)
+
+
+def test_shed_tuples_wait_from_their_arrival_on(master: ss.MasterTable, tmp_path: Path) -> None:
+    bench = Bench(master, Shedding("keep", tmp_path))
+    bench.room = 5
+    bench.adjust_at(1.0)
+    bench.room = 10
+    bench.adjust_at(1.0)
+    bench.clock.advance_to(1.5)
+    # Ten tuples of second 1 that were shed, then ten of second 0.
+    bench.finish(20)
+    assert bench.recorder.waiting.snapshot().mean == (10 * 0.5 + 10 * 1.5) / 20
+
+
+def test_random_sheds_every_arrival_with_the_same_probability(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched
+) -> None:
+    bench = Bench(master, Shedding("random", tmp_path, seed=4))
+    for second in range(90):
+        bench.room = 2
+        bench.adjust_at(float(second))
+        bench.finish(4)
+    shed = np.bincount(np.array(watched.shed) % 10, minlength=10)
+    # 10 arrive, 4 are kept each second, wherever in the batch they stand: 54 of 90 shed on
+    # average, with a standard deviation below 5.
+    assert abs(shed.mean() - 54) < 2
+    assert shed.min() > 54 - 15
+    assert shed.max() < 54 + 15
+    again = Bench(master, Shedding("random", tmp_path / "again", seed=4))
+    again.room = 2
+    again.adjust_at(0.0)
+    assert watched.shed[-6:] == watched.shed[:6]
+
+
+def test_what_random_joins_is_a_sample_of_the_keys(master: ss.MasterTable, tmp_path: Path) -> None:
+    """Frequent and rare keys are shed alike, while "considering" sheds the rare ones."""
+
+    def frequent_share(strategy: str) -> float:
+        shed: list[int] = []
+        stream = arrivals(8000, 40_000.0)
+        keys = np.concatenate([batch.column("id").to_numpy() for _, batch in stream])
+        engine = engine_of(master, "hybridjoin")
+        run = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
+        for _ in run:
+            if engine.metrics().arrived == 8000:
+                break
+        run.close()
+        with_left = ShedFile.recover(tmp_path / strategy)
+        shed = numbers([piece.batch for piece in with_left.take(len(with_left))])
+        assert len(shed) > 1000
+        return float((keys[shed] < 20).mean()) / float((keys < 20).mean())
+
+    assert 0.9 < frequent_share("random") < 1.1
+    assert frequent_share("considering") < 0.5
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "rmeshjoin", "cmeshjoin", "inlj"])
+def test_considering_needs_an_arrival_queue(
+    master: ss.MasterTable, tmp_path: Path, algorithm: str
+) -> None:
+    engine = engine_of(master, algorithm)
+    with pytest.raises(OptionError, match="hybridjoin, xhybridjoin, oxhybridjoin, chybridjoin"):
+        engine.run_timed(arrivals(10, 1.0), shedding=Shedding("considering", tmp_path))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"strategy": "drop"},
+        {"look_up_position": 1.5},
+        {"look_up_position": float("nan")},
+        {"when_full": "drop"},
+        {"max_bytes": 0},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        Shedding(**({"strategy": "keep", "folder": tmp_path} | wrong))
+
+
+def test_look_up_is_near_its_position_and_cheap() -> None:
+    capacity, rng = 4000, np.random.default_rng(2)
+    queue = ArrivalQueue(capacity, MemoryBudget(1 << 20).grant("arrival queue"))
+    waiting = queue.append(capacity).tolist()
+    walks = 0
+    for _ in range(400):
+        at = queue.near(0.15)
+        place = (len(waiting) - 1 - waiting.index(at)) / len(waiting)
+        assert abs(place - 0.15) < 0.05
+        walks += queue._changes == 0
+        gone = {at, *rng.choice(waiting, 20).tolist(), *waiting[:10]}
+        queue.remove(np.array(sorted(gone), np.int32))
+        waiting = [slot for slot in waiting if slot not in gone]
+        waiting += queue.append(capacity - len(waiting)).tolist()
+    assert walks * 0.15 * capacity < 12 * 400 * 2 * 30, "links walked per tuple"
+    queue.check()
+    queue.remove(np.array(waiting, np.int32))
+    assert queue.near(0.15) == NONE
+
+
+def finished_per_page(engine: ss.Engine, stream: list[Any], shedding: Shedding) -> float:
+    """Tuples finished per page read while the stream is too fast, after a warm-up."""
+    seen: list[ss.Metrics] = []
+
+    def watched() -> Iterator[Any]:
+        for at, arrival in enumerate(stream):
+            if at == len(stream) // 3:
+                seen.append(engine.metrics())
+            yield arrival
+        seen.append(engine.metrics())
+
+    run = engine.run_timed(watched(), shedding=shedding)
+    for _ in run:
+        if len(seen) == 2:
+            break
+    run.close()
+    begin, end = seen
+    finished = end.joined + end.unmatched - begin.joined - begin.unmatched
+    return finished / (end.pages_read - begin.pages_read)
+
+
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "chybridjoin"])
+def test_considering_finishes_more_per_page(
+    tmp_path: Path, algorithm: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Naeem et al. 2017, §5.3.2: tuned shedding beats untuned, and both beat "keep"."""
+    rows = 20_000
+    path = tmp_path / "products.master"
+    master = ss.MasterTable.from_arrow(products(rows), path, key="id", page_bytes=4096)
+    # 2.5 times what the join finishes on its own: 4,560 and 5,900 tuples/s.
+    rate = 2.5 * {"hybridjoin": 4_560.0, "chybridjoin": 5_900.0}[algorithm]
+    stream = arrivals(int(rate * 6), rate, rows=rows)
+
+    def measured(strategy: str, position: float) -> float:
+        engine = engine_of(master, algorithm, memory="4MB", stream_slots=2000, how="inner")
+        folder = tmp_path / f"{strategy} {position}"
+        shedding = Shedding(strategy, folder, look_up_position=position)
+        return finished_per_page(engine, stream, shedding)
+
+    keep, end = measured("keep", 0.15), measured("considering", 1.0)
+    tuned = measured("considering", 0.15)
+    for name, value in (("keep", keep), ("considering at the end", end), ("at 15 %", tuned)):
+        record_property(name, value)
+    assert tuned > end > keep
+    assert tuned > 1.5 * keep
+
+
+def test_a_full_folder_is_an_error_that_keeps_what_was_shed(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched
+) -> None:
+    engine = engine_of(master, "hybridjoin")
+    shedding = Shedding("keep", tmp_path, max_bytes=20_000)
+    with pytest.raises(ShedSpaceError, match=r'max_bytes=20,000(.|\n)*when_full="block"'):
+        list(engine.run_timed(arrivals(4000, 40_000.0), shedding=shedding))
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.arrows")) <= 20_000
+    safe = watched.shed[len(watched.back) :]
+    left = ShedFile.recover(tmp_path)
+    assert len(left) == len(safe) == engine.metrics().deferred > 0
+    assert numbers([piece.batch for piece in left.take(len(left))]) == safe
+
+
+@pytest.mark.parametrize("strategy", ["keep", "random", "considering"])
+def test_a_full_folder_can_block_instead(
+    master: ss.MasterTable, tmp_path: Path, strategy: str
+) -> None:
+    stream = arrivals(4000, 40_000.0)
+    engine = engine_of(master, "hybridjoin")
+    shedding = Shedding(strategy, tmp_path, max_bytes="20KB", when_full="block")
+    found, most = [], 0
+    for batch in engine.run_timed(stream, shedding=shedding):
+        engine.check()
+        most = max(most, sum(path.stat().st_size for path in tmp_path.iterdir()))
+        found.append(batch)
+    assert 10_000 < most <= 20_480
+    expected = oracle_join([batch for _, batch in stream], products(), on="id", how="left")
+    assert_same_rows(found, expected.rows)
+    assert engine.metrics().shed > 0
+
+
+@pytest.mark.parametrize("strategy", ["keep", "considering"])
+def test_the_next_run_joins_what_a_crashed_one_left(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched, strategy: str
+) -> None:
+    """The folder as it stands in the middle of a run, as a crash would leave it."""
+    folder, crashed = tmp_path / "shed", tmp_path / "crashed"
+    engine = engine_of(master, "hybridjoin")
+    run = engine.run_timed(arrivals(4000, 40_000.0), shedding=Shedding(strategy, folder))
+    for _ in run:
+        if watched.back and engine.metrics().deferred > 500:
+            shutil.copytree(folder, crashed)
+            left = watched.shed[len(watched.back) :]
+            break
+    run.close()
+    again = engine_of(master, "hybridjoin")
+    new = arrivals(300, 100.0, first=4000)
+    found = list(again.run_timed(new, shedding=Shedding(strategy, crashed)))
+    assert sorted(numbers(found)) == sorted(left + list(range(4000, 4300)))
+    metrics = again.metrics()
+    assert metrics.arrived == len(left) + 300 == metrics.joined + metrics.unmatched
+    assert list(crashed.iterdir()) == []
+
+
+def test_a_run_without_arrivals_joins_what_was_left(master: ss.MasterTable, tmp_path: Path) -> None:
+    left = ShedFile.recover(tmp_path)
+    left.append(0.0, arrivals(20, 1.0)[0][1])
+    left.sync()
+    left.close()
+    engine = engine_of(master, "meshjoin")
+    found = list(engine.run_timed([], shedding=Shedding("keep", tmp_path)))
+    assert sorted(numbers(found)) == list(range(20))
+
+
+def test_dictionary_and_string_columns_come_back(tmp_path: Path) -> None:
+    table = pa.table({"id": [f"key {i}" for i in range(300)], "price": np.arange(300)})
+    path = tmp_path / "m"
+    master = ss.MasterTable.from_arrow(table, path, key="id", page_bytes=4096)
+    rng = np.random.default_rng(6)
+    stream = []
+    for at in range(100):
+        keys = [f"key {k}" if k else None for k in rng.zipf(1.3, 20).clip(0, 310).tolist()]
+        place = pa.array([f"shop {k % 7}" for k in range(20)]).dictionary_encode()
+        stream.append((at / 2000, pa.record_batch({"id": keys, "shop": place})))
+    for strategy in ("random", "considering"):
+        engine = engine_of(master, "hybridjoin", stream_slots=50)
+        shedding = Shedding(strategy, tmp_path / strategy)
+        found = list(engine.run_timed(stream, shedding=shedding))
+        expected = oracle_join([batch for _, batch in stream], table, on="id", how="left")
+        assert_same_rows(found, expected.rows)
+        assert engine.metrics().shed > 0
+
+
+def piece(start: int, stop: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": np.arange(start, stop), "sale": np.arange(start, stop)})
+
+
+def test_a_shed_file_is_a_queue(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path)
+    file.append(1.0, piece(0, 5000))
+    file.append(2.0, piece(5000, 5010))
+    file.sync()
+    first = file.take(10)
+    assert [(p.since, p.batch.num_rows) for p in first] == [(1.0, 10)]
+    file.append(3.0, piece(5010, 5020))
+    file.sync()
+    file.check()
+    assert len(list(tmp_path.glob("*.arrows"))) == 2
+    rest = file.take(10_000)
+    assert [p.since for p in rest][-2:] == [2.0, 3.0]
+    assert numbers([p.batch for p in first + rest]) == list(range(5020))
+    assert len(file) == file.bytes == 0
+    assert file.take(1) == []
+    assert list(tmp_path.glob("*.arrows")) == []
+    file.close()
+
+
+def test_a_shed_file_is_found_again_after_each_step(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path / "shed")
+    model: list[int] = []
+    at = 0
+    for step in range(60):
+        if step % 3:
+            file.append(0.0, piece(at, at + 7))
+            file.sync()
+            model += range(at, at + 7)
+            at += 7
+        else:
+            back = numbers([p.batch for p in file.take(11)])
+            assert back == model[:11]
+            model = model[11:]
+        shutil.copytree(tmp_path / "shed", tmp_path / "copy")
+        found = ShedFile.recover(tmp_path / "copy", now=9.0)
+        found.check()
+        pieces = found.take(len(found))
+        assert numbers([p.batch for p in pieces]) == model
+        assert {p.since for p in pieces} <= {9.0}
+        found.close()
+        shutil.rmtree(tmp_path / "copy")
+
+
+def test_a_crash_between_cursor_and_removal_brings_nothing_twice(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path)
+    file.append(0.0, piece(0, 5))
+    file.sync()
+    (segment,) = tmp_path.glob("*.arrows")
+    content = segment.read_bytes()
+    file.take(5)
+    file.append(0.0, piece(5, 8))
+    file.sync()
+    file.close()
+    segment.write_bytes(content)
+    again = ShedFile.recover(tmp_path)
+    assert not segment.exists()
+    assert numbers([p.batch for p in again.take(99)]) == [5, 6, 7]
+
+
+def test_half_an_append_is_cut_off(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path / "shed")
+    file.append(0.0, piece(0, 100))
+    file.sync()
+    whole = file.bytes
+    file.append(0.0, piece(100, 200))
+    file.sync()
+    for size in (0, 3, 200, whole, whole + 1, whole + 300, file.bytes - 1, file.bytes):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "shed", copy)
+        (segment,) = copy.glob("*.arrows")
+        with open(segment, "r+b") as cut:
+            cut.truncate(size)
+        found = ShedFile.recover(copy)
+        expected = 0 if size < whole else 100 if size < file.bytes else 200
+        assert len(found) == expected, size
+        found.append(0.0, piece(200, 210))
+        found.sync()
+        found.check()
+        taken = numbers([p.batch for p in found.take(999)])
+        assert taken == [*range(expected), *range(200, 210)]
+        found.close()
+        shutil.rmtree(copy)
+    file.close()
+
+
+def test_a_broken_segment_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    for start in (0, 100):
+        file = ShedFile.recover(tmp_path)
+        file.append(0.0, piece(start, start + 100))
+        file.sync()
+        file.close()
+    first = sorted(tmp_path.glob("*.arrows"))[0]
+    first.write_bytes(first.read_bytes()[:-700])
+    with pytest.raises(ShedFileError, match=first.name):
+        ShedFile.recover(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", json.dumps({"segment": 1, "tuples": 999})])
+def test_a_broken_cursor_is_an_error(tmp_path: Path, content: str) -> None:
+    file = ShedFile.recover(tmp_path)
+    file.append(0.0, piece(0, 100))
+    file.close()
+    (tmp_path / "cursor.json").write_text(content)
+    with pytest.raises(ShedFileError, match=r"cursor\.json"):
+        ShedFile.recover(tmp_path)
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path)
+    with pytest.raises(ShedFileError, match="Another run"):
+        ShedFile.recover(tmp_path)
+    file.close()
+    ShedFile.recover(tmp_path).close()
+
+
+def test_tuples_of_another_stream_are_refused(master: ss.MasterTable, tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path)
+    file.append(0.0, pa.record_batch({"other": [1]}))
+    file.close()
+    engine = engine_of(master, "hybridjoin")
+    with pytest.raises(ShedFileError, match="another folder"):
+        list(engine.run_timed(arrivals(10, 1.0), shedding=Shedding("keep", tmp_path)))
+
+
+def test_the_bound_is_kept_to_the_byte(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path, max_bytes=50_000)
+    at = 0
+    while file.has_room(piece(at, at + 33)):
+        file.append(0.0, piece(at, at + 33))
+        file.sync()
+        file.check()
+        at += 33
+    with pytest.raises(ShedSpaceError, match="max_bytes"):
+        file.append(0.0, piece(at, at + 33))
+    assert 45_000 < file.bytes <= 50_000
+    assert len(file) == at
+    assert numbers([p.batch for p in file.take(at)]) == list(range(at))
+    assert file.has_room(piece(0, 33))
+
+
+def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ShedFile.recover(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("semistream.parts.shed_file._sync_folder", full)
+    with pytest.raises(ShedSpaceError, match="No space left"):
+        file.append(0.0, piece(0, 3))
+    assert len(file) == 0
+    file.close()
+    monkeypatch.undo()
+    assert len(ShedFile.recover(tmp_path)) == 0
