@@ -31,6 +31,11 @@ class JoinPlan:
     recent_codes: int = 0
     parts: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def pinned_in_disk_buffer(self) -> int:
+        """Pinned partitions that stay as they are; those of a front stage are taken apart."""
+        return 0 if self.admission == "pinned" else self.pinned_partitions
+
     def explain(self) -> str:
         """The sizes as text, one part a line."""
         sizes = [f"partition {self.partition_pages} pages"]

@@ -96,4 +96,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestArrivalQueue = QueueMachine.TestCase
-TestArrivalQueue.settings = settings(max_examples=200, stateful_step_count=50)
+TestArrivalQueue.settings = settings(max_examples=120, stateful_step_count=40)

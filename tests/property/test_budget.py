@@ -71,7 +71,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestBudget = BudgetMachine.TestCase
-TestBudget.settings = settings(max_examples=150, stateful_step_count=40)
+TestBudget.settings = settings(max_examples=100, stateful_step_count=30)
 
 
 @given(st.integers(1, 2**50))

@@ -195,4 +195,4 @@ class DiskMachine(RuleBasedStateMachine):
 
 
 TestDiskBuffer = DiskMachine.TestCase
-TestDiskBuffer.settings = settings(max_examples=60, stateful_step_count=25)
+TestDiskBuffer.settings = settings(max_examples=120, stateful_step_count=25)

@@ -45,9 +45,7 @@ class Key:
 class KeptMachine(RuleBasedStateMachine):
     """Keys of one to four rows come, are asked for, and go, while the place for them changes."""
 
-    @initialize(
-        capacity=st.integers(1, 40), heap=st.integers(0, 3000), measured=st.booleans()
-    )
+    @initialize(capacity=st.integers(1, 40), heap=st.integers(0, 3000), measured=st.booleans())
     def begin(self, capacity: int, heap: int, measured: bool) -> None:
         self.budget = MemoryBudget(1 << 20)
         self.heap_bytes = heap
@@ -107,9 +105,11 @@ class KeptMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        some = data.draw(st.lists(st.sampled_from(sorted(self.model)), unique=True, max_size=5)) if (
-            self.model
-        ) else []
+        some = (
+            data.draw(st.lists(st.sampled_from(sorted(self.model)), unique=True, max_size=5))
+            if (self.model)
+            else []
+        )
         where = self.firsts_by_code()
         self.kept.evict(np.array([where[code] for code in some], np.int32))
         for code in some:

@@ -19,7 +19,13 @@ from semistream.errors import BudgetError
 from semistream.kernels import NODE
 from semistream.metrics import Recorder
 from semistream.parts import arrival_queue, front_stage, stream_buffer
-from semistream.parts.admission import AdmissionRule, BalanceRule, PaperRule, TinyLfuRule
+from semistream.parts.admission import (
+    AdmissionRule,
+    BalanceRule,
+    PaperRule,
+    PinnedRule,
+    TinyLfuRule,
+)
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer, disk_bytes
 from semistream.parts.front_stage import FrontStage, KeptRows, front_stage_bytes
@@ -62,7 +68,7 @@ class Needs:
     fences: bool = False
     tuples_per_partition: bool = False
     pinned_share: float = 0.0
-    pinned_row_bytes: int = 0
+    pinned_front: bool = False
     most_pages: int = 1 << 20
     most_frames: int = 2
     front_share: float = 0.0
@@ -168,7 +174,11 @@ class Sizing:
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
-        plan = self._front(replace(plan, pinned_partitions=pinned), memory, options)
+        plan = replace(plan, pinned_partitions=pinned)
+        if self._needs.pinned_front:
+            plan = self._pinned_front(plan)
+        else:
+            plan = self._front(plan, memory, options)
         rest = memory - sum(self._parts(plan).values())
         slots = self._slots(rest, plan) if self._needs.waiting else 0
         slots = options.get("stream_slots", slots)
@@ -177,6 +187,15 @@ class Sizing:
             chunk = options.get("chunk_tuples", slots // max(partitions, 1))
         plan = replace(plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots))
         return replace(plan, parts=self._parts(plan))
+
+    def _pinned_front(self, plan: JoinPlan) -> JoinPlan:
+        """The plan with a front stage for the rows of the pinned partitions."""
+        pages = plan.pinned_partitions * plan.partition_pages
+        rows = max(16, int(self._master.pages.rows[:pages].sum()))
+        heap = int(self._master.pages.length[:pages].sum() * _FRONT_HEAP_SLACK) + 4096
+        return replace(
+            plan, front_rows=rows, front_most_rows=rows, front_heap_bytes=heap, admission="pinned"
+        )
 
     def _front(self, plan: JoinPlan, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The plan with a front stage for its share of memory, if it has one."""
@@ -204,7 +223,10 @@ class Sizing:
         """As many partitions as the algorithm's share of memory holds, but at least one."""
         if not self._needs.pinned_share:
             return 0
-        one = disk_bytes(self._master, pages, 1) - disk_bytes(self._master, pages, 0)
+        one = int(self._master.pages.length[:pages].sum())
+        if self._needs.pinned_front:
+            rows = int(self._master.pages.rows[:pages].sum())
+            one = int(one * _FRONT_HEAP_SLACK) + rows * front_stage.BYTES_PER_ROW
         return max(1, int(memory * self._needs.pinned_share) // max(one, 1))
 
     def _slots(self, rest: int, plan: JoinPlan) -> int:
@@ -234,19 +256,14 @@ class Sizing:
         return max(int(slots * self._varying * _HEAP_SLACK), self._least_heap)
 
     def _parts(self, plan: JoinPlan) -> dict[str, int]:
-        pinned_rows = int(
-            self._master.pages.rows[: plan.pinned_partitions * plan.partition_pages].sum()
-        )
         parts = {
             "index": self._master.index_bytes,
             "disk buffer": disk_bytes(
-                self._master, plan.partition_pages, plan.pinned_partitions, plan.frames
+                self._master, plan.partition_pages, plan.pinned_in_disk_buffer, plan.frames
             ),
             "stream buffer": plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW,
             "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
         }
-        if self._needs.pinned_row_bytes:
-            parts["pinned rows"] = pinned_rows * self._needs.pinned_row_bytes + 64
         if plan.front_rows:
             parts["front stage"] = front_stage_bytes(
                 plan.front_rows, plan.front_most_rows, plan.front_heap_bytes
@@ -304,7 +321,7 @@ class Assembly:
             io,
             budget.grant("disk buffer"),
             recorder,
-            plan.pinned_partitions,
+            plan.pinned_in_disk_buffer,
             plan.frames,
         )
         self.buffer: StreamBuffer | TimedStream
@@ -362,7 +379,7 @@ class Assembly:
 
     def _share_memory(self, table: StreamTable, owner: SlotOwner, queue_bytes: int) -> None:
         """Let front stage and stream table give each other memory."""
-        if self.front is None:
+        if self.front is None or self.plan.admission == "pinned":
             return
         plan, layout = self.plan, TupleLayout(self.shape)
         heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
@@ -403,6 +420,8 @@ class Assembly:
 
     def _rule(self, average_row: float) -> AdmissionRule:
         plan, layout = self.plan, TupleLayout(self.shape)
+        if plan.admission == "pinned":
+            return PinnedRule()
         if plan.admission == "balance":
             heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
             tuple_bytes = NODE.itemsize + layout.slot_bytes + arrival_queue.BYTES_PER_SLOT + heap

@@ -11,7 +11,7 @@ Algorithm 1.
 
 | paper | here |
 | --- | --- |
-| H_R, l pages | pinned rows, the first `pinned_partitions` partitions |
+| H_R, l pages | a front stage with the rows of the first `pinned_partitions` partitions |
 | H_S, hSavailable | the stream table and its free slots |
 | k pages | a partition |
 | w_N, w_S | tuples finished by H_R and by H_S in a step |
@@ -24,16 +24,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-import numpy as np
 import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs
-from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer
-from semistream.parts.output import Output
-from semistream.parts.pinned_rows import BYTES_PER_ROW, PinnedRows
-from semistream.parts.stream_buffer import Arrivals, TupleSource
-from semistream.parts.waiting import WaitingTuples, fitting
+from semistream.parts.front_stage import FrontStage
+from semistream.parts.stream_buffer import TupleSource
+from semistream.parts.waiting import WaitingTuples
 
 
 class OptimisedXHybridJoin:
@@ -45,48 +42,28 @@ class OptimisedXHybridJoin:
         queue=True,
         fences=True,
         pinned_share=1 / 8,
-        pinned_row_bytes=BYTES_PER_ROW,
+        pinned_front=True,
     )
 
-    def __init__(
-        self,
-        stream: TupleSource,
-        pinned: PinnedRows,
-        waiting: WaitingTuples,
-        disk: DiskBuffer,
-        output: Output,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, front: FrontStage, waiting: WaitingTuples, disk: DiskBuffer) -> None:
         """From its parts."""
-        self.stream = stream
-        self.pinned = pinned
+        self.stream: TupleSource = front
+        self.front = front
         self.waiting = waiting
         self.disk = disk
-        self.output = output
-        self._recorder = recorder
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
-        """From an assembly."""
-        pinned = PinnedRows(
-            assembly.disk.pinned,
-            assembly.shape,
-            assembly.output,
-            assembly.budget.grant("pinned rows"),
-            assembly.recorder,
-        )
-        return cls(
-            assembly.stream,
-            pinned,
-            assembly.waiting(),
-            assembly.disk,
-            assembly.output,
-            assembly.recorder,
-        )
+        """From an assembly; the popular partitions go into the front stage."""
+        front = assembly.front
+        assert front is not None
+        for number in range(assembly.plan.pinned_partitions):
+            front.pin(assembly.disk.read(number))
+        return cls(front, assembly.waiting(), assembly.disk)
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the outer loop; the numbers are the paper's lines."""
-        yield from self._probe_with_stream()  # 3-11
+        yield from self.waiting.fill(self.stream)  # 3-11
         if not len(self.waiting):
             return
         wanted = self.waiting.look_up()  # 12
@@ -98,26 +75,4 @@ class OptimisedXHybridJoin:
     def check(self) -> None:
         """Assert the invariants of the parts."""
         self.waiting.check()
-
-    def _probe_with_stream(self) -> Iterator[pa.RecordBatch]:
-        """While tuples arrive and slots are free: hits go out, misses wait."""
-        while free := self.waiting.queue.free:
-            arrived = False
-            for arrivals in self.stream.read(free):
-                arrived = True
-                yield from self.output.arrived(arrivals)
-                table, waiting = self.waiting.table, len(self.waiting)
-                count = fitting(arrivals, table, self.stream, waiting)
-                yield from self._probe(arrivals.first(count))
-                if count < len(arrivals.codes):
-                    return
-            if not arrived:
-                return
-
-    def _probe(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
-        missed = np.ones(len(arrivals.codes), np.bool_)
-        yield from self.pinned.probe(arrivals, missed)  # 5-6
-        hits = len(missed) - int(np.count_nonzero(missed))
-        self._recorder.joined += hits
-        self._recorder.processing.add(0.0, hits)
-        self.waiting.enter(arrivals.only(missed) if hits else arrivals, self.stream)  # 8-9
+        self.front.check()

@@ -88,6 +88,30 @@ class PaperRule:
             self.threshold = max(1.0, self.threshold * 0.8)
 
 
+class PinnedRule:
+    """What was put in at the start stays, and nothing else comes in (Optimised X-HYBRIDJOIN)."""
+
+    threshold = float("inf")
+
+    def arrived(self, codes: Codes) -> None:
+        """Nothing is counted."""
+
+    def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
+        """Nobody deserves a place."""
+        return np.zeros(len(codes))
+
+    def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
+        """Never."""
+        return np.zeros(len(worth), np.bool_)
+
+    def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
+        """None."""
+        return np.zeros(len(frequency), np.bool_)
+
+    def adapt(self, full: bool, evicted: int, kept: int) -> None:
+        """Nothing moves."""
+
+
 class BalanceRule:
     """A key is kept exactly when its waiting tuples would take more memory than its rows.
 

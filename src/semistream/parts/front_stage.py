@@ -347,6 +347,21 @@ class FrontStage:
         if (enough & whole).any():
             self._consider(partition, candidates[enough & whole])
 
+    def pin(self, partition: Partition) -> None:
+        """Keep the whole keys of a partition, as far as there is room."""
+        codes = partition.codes[partition.start : partition.stop]
+        firsts = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1)) + partition.start
+        candidates = np.zeros(len(firsts), CANDIDATE)
+        candidates["first"] = firsts
+        candidates["last"] = np.append(firsts[1:], partition.stop)
+        counts = candidates["last"] - candidates["first"]
+        candidates = candidates[counts <= self._most_rows]
+        counts = candidates["last"] - candidates["first"]
+        room = int(np.searchsorted(np.cumsum(counts), self._free_rows, side="right"))
+        if room:
+            codes = partition.codes[candidates["first"][:room]]
+            self._keep(partition, candidates[:room], codes, counts[:room])
+
     def check(self) -> None:
         """Assert the invariants of the kept rows."""
         self.kept.check()
