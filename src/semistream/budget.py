@@ -8,6 +8,7 @@ not memory.
 from __future__ import annotations
 
 import re
+from typing import SupportsIndex
 
 from semistream.errors import BudgetError, OptionError
 
@@ -15,14 +16,14 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
-def parse_memory(memory: int | str) -> int:
+def parse_memory(memory: SupportsIndex | str) -> int:
     """Bytes from an int or a string such as ``"64MB"``; units are powers of 1,024, as in Spark.
 
     >>> parse_memory("64MB"), parse_memory("1.5 GiB"), parse_memory(4096)
     (67108864, 1610612736, 4096)
     """
-    if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
-        return memory
+    if isinstance(memory, SupportsIndex) and not isinstance(memory, bool) and int(memory) > 0:
+        return int(memory)
     found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
     size = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
     if size <= 0:

@@ -43,7 +43,8 @@ from semistream.plan import JoinPlan
 from semistream.relation import MasterTable, MembershipFilter
 
 _LARGEST_DISK_BUFFER = 8 << 20
-_LARGEST_FRAGMENT = 1 << 20
+_MOST_SLOTS = 1 << 27
+"""More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
 _FRONT_HEAP_SLACK = 1.5
@@ -145,7 +146,7 @@ class Sizing:
         return low
 
     def _generous(self, memory: int) -> JoinPlan:
-        fragment = max(self._least_fragment, min(memory // 32, _LARGEST_FRAGMENT))
+        fragment = max(self._least_fragment, memory // 32)
         pages = 1
         while pages * 2 <= min(self._master.page_count, self._needs.most_pages) and disk_bytes(
             self._master, pages * 2, 0
@@ -231,7 +232,7 @@ class Sizing:
 
     def _slots(self, rest: int, plan: JoinPlan) -> int:
         """The most slots that `rest` bytes hold; bytes grow with slots, so bisect."""
-        low, high = 0, max(rest, 0) // 16
+        low, high = 0, min(max(rest, 0) // 16, _MOST_SLOTS)
         while low < high:
             middle = (low + high + 1) // 2
             if sum(self._waiting_parts(middle, plan).values()) <= rest:

@@ -135,6 +135,11 @@ class Engine:
             batches = [batches]
         if isinstance(batches, pa.Table):
             batches = batches.to_batches()
+        if not isinstance(batches, Iterable):
+            raise OptionError(
+                f"The stream is a {type(batches).__name__}; it must be an iterable of record "
+                "batches, a pa.Table or a pa.RecordBatchReader."
+            )
         return self._run(iter(batches))
 
     def run_timed(
@@ -319,6 +324,11 @@ def engine(
     "paper", "balance" and "tinylfu". The master's membership filter, if it has one, is
     used when it fits the budget; `use_filter` True insists on it, False goes without.
     """
+    if not isinstance(master, MasterTable):
+        raise OptionError(
+            f"master is a {type(master).__name__}; it must be a MasterTable. Open one with "
+            "ss.MasterTable.open(path), or build it with ss.MasterTable.from_arrow(…)."
+        )
     if algorithm not in _BY_NAME:
         raise UnknownAlgorithmError(
             f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}."

@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.errors import ColumnClashError, KeyColumnError, OptionError, StreamSchemaError
+from semistream.errors import (
+    ColumnClashError,
+    KeyColumnError,
+    OptionError,
+    StreamSchemaError,
+    UnsupportedTypeError,
+)
 from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
 from semistream.relation.columns import plain_array, stored_type
@@ -26,6 +32,14 @@ def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
     >>> resolve_on({"sale_product": "product_id"}, ("product_id",))
     {'product_id': 'sale_product'}
     """
+    given: object = on
+    if not isinstance(given, str | Sequence | Mapping) or not all(
+        isinstance(n, str) for n in given
+    ):
+        raise KeyColumnError(
+            f"on={on!r} must be a column name, a list of names, or a dict from stream column to "
+            f"master key column; the master's key is {list(key)}."
+        )
     if isinstance(on, str):
         pairs = {on: on}
     elif isinstance(on, Mapping):
@@ -34,7 +48,7 @@ def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
             raise KeyColumnError(f"on={dict(on)!r} names a master key column twice.")
     else:
         pairs = {name: name for name in on}
-    if set(pairs) != set(key):
+    if set(pairs) != set(key) or (not isinstance(on, str) and len(pairs) != len(on)):
         raise KeyColumnError(
             f"on={on!r} covers the master key columns {sorted(pairs)}, but the master's key is "
             f"{list(key)}. Name every key column once; "
@@ -140,6 +154,12 @@ class JoinShape:
         return None if agree.all() else agree
 
     def _check_stream(self, schema: pa.Schema) -> None:
+        for field in schema:
+            if pa.types.is_union(field.type):
+                raise UnsupportedTypeError(
+                    f"Stream column {field.name!r} has type {field.type}, which cannot wait in a "
+                    "stream table. Cast it to a struct, or leave it out."
+                )
         if len(set(schema.names)) != len(schema.names):
             raise KeyColumnError(f"The stream has a column name twice: {schema.names}.")
         missing = [name for name in self.stream_key if name not in schema.names]
@@ -162,6 +182,8 @@ class JoinShape:
     def _payload(self, master: MasterTable, columns: Sequence[str] | None) -> list[str]:
         if columns is None:
             return [name for name in master.schema.names if name not in master.key]
+        if isinstance(columns, str):
+            raise OptionError(f"columns={columns!r} must be a list of names: [{columns!r}].")
         unknown = [name for name in columns if name not in master.schema.names]
         if unknown or len(set(columns)) != len(columns):
             raise OptionError(

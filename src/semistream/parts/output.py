@@ -24,6 +24,8 @@ PAIR_BYTES = 24
 """Slot, row and the arrays that hand them on, per pair found at once."""
 _ENOUGH_ROWS = 1024
 _NARROW_TUPLE = 64
+_LONGEST_STAGED = 16384
+"""Staged rows leave after so many further arrivals, however few they are."""
 
 
 def staging_bytes(fragment_bytes: int, pairs: int, widest_master_row: int) -> int:
@@ -65,6 +67,7 @@ class Output:
         self._widest_tuple = 0
         self._staged: list[pa.RecordBatch] = []
         self._staged_rows = 0
+        self._staged_until = 0
         self._payload = len(shape.payload)
 
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
@@ -74,10 +77,13 @@ class Output:
         if widest > self._fragment_bytes:
             raise BudgetError(
                 f"A stream tuple and a master row together may take {widest:,} bytes, but a "
-                f"piece of output may take {self._fragment_bytes:,}. Give the join at least "
-                f"{32 * (widest - self._fragment_bytes):,} bytes more memory."
+                f"piece of output may take {self._fragment_bytes:,}: parts are sized by the "
+                f"first batch. Give the join {32 * widest:,} bytes, or let the first batch have "
+                "a tuple as wide as any."
             )
         yield from self._send()
+        if self._staged and self._recorder.arrived >= self._staged_until:
+            yield from self.flush()
         yield from self.unmatched(arrivals.keyless)
 
     @property
@@ -131,6 +137,8 @@ class Output:
 
     def _add(self, columns: list[pa.Array], rows: int) -> None:
         schema = self._shape.output_schema
+        if not self._staged:
+            self._staged_until = self._recorder.arrived + _LONGEST_STAGED
         self._staged.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self._recorder.outputs += rows
         self._staged_rows += rows
@@ -141,7 +149,8 @@ class Output:
         widest = self._widest_tuple + self._widest_master_row
         enough = min(_ENOUGH_ROWS, max(1, self._staged_limit // max(widest, 1)))
         if self._staged_rows >= enough:
-            large = self._staged.pop() if newest >= enough // 2 else None
+            large = self._staged.pop() if 2 * newest >= enough else None
+            self._staged_rows -= newest if large is not None else 0
             yield from self.flush()
             if large is not None:
                 yield large

@@ -1,0 +1,5 @@
+"""`python -m semistream`: the command line."""
+
+from semistream.cli import app
+
+app()
