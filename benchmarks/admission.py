@@ -132,7 +132,9 @@ def markdown(lines: list[dict[str, Any]]) -> str:
             hits = last = front = "–"
         name = line["workload"] if line["rule"] == NO_RULE else ""
         ratio = f"{pages / plain[line['workload']]:.2f}"
-        rows.append(f"| {name} | {line['rule']} | {hits} | {last} | {pages:.1f} | {ratio} | {front} |")
+        rows.append(
+            f"| {name} | {line['rule']} | {hits} | {last} | {pages:.1f} | {ratio} | {front} |"
+        )
     return "\n".join(rows)
 
 

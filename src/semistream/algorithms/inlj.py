@@ -54,6 +54,7 @@ class IndexNestedLoopJoin:
         """From its parts; the disk buffer has `frames` frames, at least two."""
         self._recent = recent
         self._most_reads = frames - 1
+        self.tuples_per_step = _TUPLES_PER_STEP
         self._reads = 0
         self.stream = stream
         self.disk = disk
@@ -80,7 +81,7 @@ class IndexNestedLoopJoin:
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """Look up the tuples of one chunk of the stream."""
-        for arrivals in self.stream.read(_TUPLES_PER_STEP):
+        for arrivals in self.stream.read(self.tuples_per_step):
             yield from self._output.arrived(arrivals)
             yield from self._look_up(arrivals)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly
+from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.errors import InternalError
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.shed_file import ShedFile
@@ -44,6 +45,9 @@ class TimedDriver:
         self._shedder: Shedder | None = None
         if shedding is not None and file is not None:
             file.expect(assembly.shape.plain_schema)
+            if isinstance(algorithm, IndexNestedLoopJoin):
+                # A step is when load can be shed: it must not go on for all that arrives in it.
+                algorithm.tuples_per_step = assembly.plan.stream_chunk_rows
             waiting = algorithm.waiting if isinstance(algorithm.waiting, WaitingTuples) else None
             self._shedder = Shedder(
                 shedding, file, self._buffer, self._recorder, waiting, self._room, self._held
