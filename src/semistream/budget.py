@@ -50,7 +50,7 @@ class Grant:
 
     def give(self, size: int) -> None:
         """Hand `size` bytes back. O(1)."""
-        if size > self.bytes:
+        if not 0 <= size <= self.bytes:
             raise ValueError(f"{self.name} gives back {size} bytes but holds {self.bytes}")
         self._budget._release(size)
         self.bytes -= size

@@ -27,7 +27,10 @@ from semistream.relation import Frame
 
 ALLOWANCE = 192 << 10
 """Bytes of interpreter noise, whatever the budget."""
-ROWS, TUPLES, BATCH = 12_000, 24_000, 3_000
+ROWS, TUPLES, BATCH = 6_000, 8_000, 2_000
+
+_POOLS: list[pa.MemoryPool] = []
+"""A buffer that outlives its pool would crash the process: pools are kept."""
 
 
 @dataclass
@@ -56,6 +59,7 @@ def measuring() -> Iterator[Measured]:
 
     gc.collect()
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    _POOLS.append(pool)
     tracemalloc.start()
     pa.set_memory_pool(pool)
     try:
@@ -96,16 +100,15 @@ def strings() -> tuple[pa.Table, list[pa.RecordBatch]]:
 DATA = {"fixed": fixed, "strings": strings}
 
 
-@pytest.mark.parametrize("memory", ["least", 384 << 10, 1 << 20, 4 << 20])
-@pytest.mark.parametrize("layout", ["key", "given"])
+@pytest.mark.parametrize(
+    ("layout", "memory"), [("key", 256 << 10), ("key", 2 << 20), ("given", 1 << 20)]
+)
 @pytest.mark.parametrize("kind", DATA)
 def test_the_budget_is_what_is_allocated(
-    contract: Any, kind: str, layout: str, memory: int | str
+    contract: Any, kind: str, layout: str, memory: int
 ) -> None:
     table, stream = DATA[kind]()
     master = contract.master(table, layout=layout, page_bytes=16384)
-    if memory == "least":
-        memory = contract.least(master, stream)
     engine = contract.engine(master, memory=memory)
     for _ in engine.run(stream[:2]):
         pass  # compiles what is not compiled yet

@@ -101,7 +101,6 @@ class KeptMachine(RuleBasedStateMachine):
             taken = float(sizes[here].sum()) + len(texts) * BYTES_PER_ROW
             self.model[code] = Key(rows[here], often, taken)
             at += len(texts)
-        assert self.kept.heap.fits
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:

@@ -348,7 +348,6 @@ class HeapMachine(RuleBasedStateMachine):
         count = self.heap.fitting(batch)
         self.heap.put(np.array(free[:count], np.int32), batch.slice(0, count))
         self.rows |= dict(zip(free[:count], rows[:count], strict=True))
-        assert not count or self.heap.fits
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -399,7 +398,8 @@ class HeapMachine(RuleBasedStateMachine):
         found = self.heap.gather(np.array(slots, np.int32)).to_pylist()
         assert found == [self.rows[slot] for slot in slots]
         assert self.budget.used == self.size + self.capacity * HEAP_BYTES_PER_SLOT
-        assert self.heap.fits
+        held = sum(segment.nbytes for segment in self.heap._segments.values())
+        assert held <= self.size, "the rows take more than their grant"
 
 
 TestQueueAndTable = QueueAndTable.TestCase
@@ -410,7 +410,6 @@ TestTupleHeap = HeapMachine.TestCase
 TestTupleHeap.settings = settings(max_examples=80, stateful_step_count=40)
 
 
-@pytest.mark.xfail(reason="TupleHeap.resize notes the new grant before it has it")
 def test_a_heap_that_gets_no_more_memory_stays_as_it_was() -> None:
     budget = MemoryBudget(1000)
     heap = TupleHeap(HEAP_SCHEMA, 10, 100, budget.grant("heap"))

@@ -135,7 +135,7 @@ class BalanceRule:
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
         """Only where it saves more than the one it replaces would cost."""
-        return worth > least * self._tuple_bytes
+        return worth > least
 
     def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
         """Those whose tuples would wait more cheaply."""
@@ -154,8 +154,8 @@ class TinyLfuRule:
     """
 
     def __init__(self, keys: int, grant: Grant) -> None:
-        """A sketch for about `keys` kept keys: eight counters each, four rows."""
-        self._bits = max(6, (4 * max(keys, 1)).bit_length())
+        """A sketch for about `keys` kept keys: two counters or more each, in each of four rows."""
+        self._bits = max(6, (2 * max(keys, 1)).bit_length())
         grant.take(self.bytes_for(keys))
         self._sketch = np.zeros((4, 1 << self._bits), np.uint8)
         self._counted = 0
@@ -165,7 +165,7 @@ class TinyLfuRule:
     @staticmethod
     def bytes_for(keys: int) -> int:
         """What the sketch takes."""
-        return 4 << max(6, (4 * max(keys, 1)).bit_length())
+        return 4 << max(6, (2 * max(keys, 1)).bit_length())
 
     def arrived(self, codes: Codes) -> None:
         """Count the codes; halve all counts when enough have come."""

@@ -435,9 +435,9 @@ class FrontStage:
         better = self.rule.prefers(worth[fits : fits + len(victims)], least)
         pushed = len(better) if better.all() else int(np.argmin(better))
         if pushed:
+            self._evicted += int(np.count_nonzero(kept.frequency(victims[:pushed]) > 0))
             kept.evict(victims[:pushed])
             self._victims = self._victims[pushed:]
-            self._evicted += pushed
             # A rule that lets too many in learns it at once, not at the end of the tick.
             if self._evicted > len(kept) // 8:
                 self.rule.adapt(True, self._evicted, len(kept))
@@ -481,7 +481,10 @@ class FrontStage:
 
     def _tick(self) -> None:
         kept = self.kept
-        self.rule.adapt(kept.free <= kept.capacity // 50, self._evicted, len(kept))
+        # Keys that nobody asks for any more are room: the hot set has moved.
+        idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
+        full = kept.free + idle <= kept.capacity // 50
+        self.rule.adapt(full, self._evicted, len(kept))
         self._evicted = 0
         self._victims = self._victims[:0]
         self._ticks += 1

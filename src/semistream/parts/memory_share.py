@@ -19,7 +19,7 @@ from semistream.budget import MemoryBudget
 from semistream.parts.front_stage import BYTES_PER_ROW, KeptRows
 from semistream.parts.stream_table import StreamTable
 
-_STEPS = 32
+_STEPS = 64
 """Memory moves in parts of the pool of this size when the front stage asks for more."""
 
 

@@ -115,9 +115,9 @@ class TupleHeap:
     def resize(self, capacity: int, heap_bytes: int) -> None:
         """Have slots and bytes for more or fewer rows; what is beyond must be free."""
         before, after = self._granted, heap_bytes + capacity * BYTES_PER_SLOT
-        self._granted = after
         if after > before:
             self._grant.take(after - before)
+        self._granted = after
         old = len(self._segment)
         self._segment.resize(capacity, refcheck=False)
         self._segment[old:] = -1

@@ -1,0 +1,174 @@
+"""Counters, durations and the clock that they are measured with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import semistream as ss
+from semistream.metrics import DurationHistogram, Durations, Metrics, Recorder
+from semistream.testing import ManualClock
+
+
+def recorded(recorder: Recorder) -> Metrics:
+    return recorder.snapshot("inlj", peak_memory=10, budget=20)
+
+
+def test_nothing_took_no_time() -> None:
+    assert DurationHistogram().snapshot() == Durations(0.0, 0.0, 0.0)
+    metrics = recorded(Recorder(ManualClock()))
+    assert (metrics.service_rate, metrics.matches_per_partition) == (0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(1, 1000)), min_size=1, max_size=30))
+def test_the_mean_is_exact_and_quantiles_are_right_to_four_percent(
+    durations: list[tuple[int, int]],
+) -> None:
+    histogram = DurationHistogram()
+    for micros, count in durations:
+        histogram.add((micros + 0.5) / 1e6, count)
+    found = histogram.snapshot()
+    everything = np.sort(np.repeat(*np.array(durations).T))
+    assert found.mean == pytest.approx(everything.mean() / 1e6)
+    for share, value in ((0.50, found.p50), (0.99, found.p99)):
+        exact = everything[int(np.ceil(share * len(everything))) - 1] / 1e6
+        assert value == pytest.approx(exact, rel=0.04)
+
+
+def test_durations_that_no_bin_is_for_go_into_the_last() -> None:
+    histogram = DurationHistogram()
+    histogram.add(1e9, 3)
+    found = histogram.snapshot()
+    assert found.mean == pytest.approx(1e9)
+    assert found.p50 == found.p99 > 3600
+
+
+def test_a_snapshot_is_frozen_and_later_counts_do_not_reach_it() -> None:
+    recorder = Recorder(ManualClock())
+    before = recorded(recorder)
+    recorder.arrived += 5
+    recorder.processing.add(1.0, 1)
+    assert (before.arrived, before.processing_time.mean) == (0, 0.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.arrived = 1  # type: ignore[misc]
+
+
+def test_every_counter_is_in_the_snapshot() -> None:
+    recorder = Recorder(ManualClock())
+    counters = [f.name for f in dataclasses.fields(recorder) if f.type == "int"]
+    assert {"arrived", "joined", "unmatched", "outputs", "pages_read"} <= set(counters)
+    for number, name in enumerate(counters):
+        setattr(recorder, name, number + 1)
+    metrics = recorded(recorder)
+    assert {name: getattr(metrics, name) for name in counters} == {
+        name: number + 1 for number, name in enumerate(counters)
+    }
+    assert (metrics.algorithm, metrics.peak_memory, metrics.budget) == ("inlj", 10, 20)
+
+
+def test_rates_are_per_second_of_the_injected_clock() -> None:
+    clock = ManualClock(now=100.0)
+    recorder = Recorder(clock)
+    recorder.joined, recorder.unmatched = 300, 100
+    recorder.matches, recorder.partitions_read = 30, 12
+    clock.advance(8.0)
+    assert recorded(recorder).seconds == 8.0
+    assert recorded(recorder).service_rate == 50.0
+    assert recorded(recorder).matches_per_partition == 2.5
+    recorder.stop()
+    clock.advance(100.0)
+    assert recorded(recorder).seconds == 8.0
+
+
+def test_microseconds_are_even_and_wrap() -> None:
+    clock = ManualClock()
+    recorder = Recorder(clock)
+    for seconds, micros in ((0.000003, 2), (1.0, 10**6), (2**32 / 1e6 + 0.00001, 10)):
+        clock.now = seconds
+        assert recorder.micros() == micros
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> ss.MasterTable:
+    table = pa.table({"id": np.arange(100), "name": [f"{i}" for i in range(100)]})
+    return ss.MasterTable.from_arrow(table, tmp_path / "r", key="id", page_bytes=4096)
+
+
+def timed_stream(clock: ManualClock, seconds: float, batches: int) -> Iterator[pa.RecordBatch]:
+    """Batches of ten, each `seconds` after the one before."""
+    for number in range(batches):
+        if number:
+            clock.advance(seconds)
+        yield pa.record_batch({"id": np.arange(10) + number * 10})
+
+
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "xhybridjoin", "oxhybridjoin"])
+@pytest.mark.parametrize("start", [0.0, 2**32 / 1e6 - 1.0])
+def test_processing_time_is_from_entering_the_table_to_being_finished(
+    master: ss.MasterTable, algorithm: str, start: float
+) -> None:
+    """All tuples fit, so they wait until the stream has ended: the first 4 s, the last 0 s.
+
+    Also when the clock's microseconds pass 2**32 meanwhile.
+    """
+    clock = ManualClock(now=start)
+    options = {} if algorithm == "hybridjoin" else {"pinned_partitions": 0}
+    engine = ss.engine(algorithm, master, on="id", memory="1MB", clock=clock, **options)
+    list(engine.run(timed_stream(clock, 1.0, 5)))
+    metrics = engine.metrics()
+    assert metrics.seconds == pytest.approx(4.0)
+    assert metrics.processing_time.mean == pytest.approx(2.0, abs=1e-5)
+    assert metrics.processing_time.p50 == pytest.approx(2.0, rel=0.04)
+    assert metrics.processing_time.p99 == pytest.approx(4.0, rel=0.04)
+    assert metrics.service_rate == pytest.approx(50 / 4.0)
+
+
+def test_waiting_time_is_in_the_stream_buffer(master: ss.MasterTable) -> None:
+    """Ten tuples arrive at once, five slots: five wait for room until the consumer comes back."""
+    clock = ManualClock()
+    engine = ss.engine(
+        "rmeshjoin", master, on="id", memory="1MB", clock=clock, stream_slots=5, partition_pages=9
+    )
+    ticks = iter([0.0, 3.0])
+
+    def source() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": np.arange(10)})
+
+    run = engine.run(source())
+    original = engine.check
+
+    def advance() -> None:
+        original()
+        clock.advance(next(ticks, 0.0))
+
+    for _ in run:
+        advance()
+    metrics = engine.metrics()
+    assert metrics.arrived == metrics.joined == 10
+    assert metrics.waiting_time.p50 <= metrics.waiting_time.p99 <= 3.2
+
+
+def test_tuples_for_which_there_was_no_room_wait_once(tmp_path: Path) -> None:
+    """A tuple that is put back and read again is one tuple: its wait is the whole of it.
+
+    Strings fill the heap before the slots, so most tuples are put back once or more. Time passes
+    only when a batch is pulled: no tuple waits in the stream buffer at all but for the last.
+    """
+    table = pa.table({"id": np.arange(100), "name": ["n" * 30] * 100})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "r", key="id", page_bytes=4096)
+    stream = [
+        pa.record_batch({"id": np.arange(64) % 100, "text": ["t" * (3 + 40 * (n > 0))] * 64})
+        for n in range(6)
+    ]
+    clock = ManualClock(tick=0.001)
+    engine = ss.engine("hybridjoin", master, on="id", memory=60_000, clock=clock)
+    list(engine.run(stream))
+    counted = int(engine._recorder.waiting.bins.sum())
+    assert counted == engine.metrics().arrived == 384
