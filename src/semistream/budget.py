@@ -62,7 +62,7 @@ class MemoryBudget:
     >>> budget = MemoryBudget(1000)
     >>> table = budget.grant("stream table")
     >>> table.take(600)
-    ... table.give(200)
+    >>> table.give(200)
     >>> budget.used, budget.peak
     (400, 600)
     """

@@ -43,6 +43,7 @@ from semistream.plan import JoinPlan
 from semistream.relation import MasterTable, MembershipFilter
 
 _LARGEST_DISK_BUFFER = 8 << 20
+_NO_MEMORY = 1 << 50
 _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
@@ -112,6 +113,11 @@ class Sizing:
             plan = self._sized(free, options, draft)
             if self._enough(plan, options):
                 return self._with_filter(plan)
+        if self.least_memory(options) >= _NO_MEMORY:
+            raise BudgetError(
+                f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
+                "at least chunk_tuples × partitions stream_slots. Drop the options that fix sizes."
+            )
         raise BudgetError(
             f"memory={memory:,} bytes is too little for {self._needs.algorithm} on this master: "
             f"the least is {self.least_memory(options):,} bytes. Give more memory"
@@ -136,7 +142,7 @@ class Sizing:
         return f" The membership filter takes {self._filter_bytes:,}: use_filter=False saves them."
 
     def _least(self, draft: JoinPlan, options: Mapping[str, Any]) -> int:
-        low, high = 1, 1 << 50
+        low, high = 1, _NO_MEMORY
         while low < high:
             middle = (low + high) // 2
             if self._enough(self._sized(middle, options, draft), options):
@@ -224,11 +230,12 @@ class Sizing:
         """As many partitions as the algorithm's share of memory holds, but at least one."""
         if not self._needs.pinned_share:
             return 0
-        one = int(self._master.pages.length[:pages].sum())
+        index = self._master.pages
+        sizes = index.length.astype(np.float64)
         if self._needs.pinned_front:
-            rows = int(self._master.pages.rows[:pages].sum())
-            one = int(one * _FRONT_HEAP_SLACK) + rows * front_stage.BYTES_PER_ROW
-        return max(1, int(memory * self._needs.pinned_share) // max(one, 1))
+            sizes = sizes * _FRONT_HEAP_SLACK + index.rows * float(front_stage.BYTES_PER_ROW)
+        pinned = np.searchsorted(np.cumsum(sizes), memory * self._needs.pinned_share, side="right")
+        return max(1, int(pinned) // pages)
 
     def _slots(self, rest: int, plan: JoinPlan) -> int:
         """The most slots that `rest` bytes hold; bytes grow with slots, so bisect."""
