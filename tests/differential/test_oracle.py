@@ -16,7 +16,7 @@ import pytest
 import semistream as ss
 from semistream import keys
 
-SAMPLES = 120
+SAMPLES = 110
 COLLIDING = 40
 
 

@@ -338,6 +338,7 @@ class Assembly:
             self.buffer = TimedStream(batches, shape, rows, grant, recorder, members)
         else:
             self.buffer = StreamBuffer(batches, shape, rows, grant, recorder, members)
+        grant.take(max(0, plan.parts["stream buffer"] - grant.bytes))
         self.output = Output(
             shape,
             master.widest_row,

@@ -113,6 +113,7 @@ class StreamBuffer:
         self._batch_at = 0
         self._chunk_at = 0
         self._pulled_at = 0.0
+        self._waited = 0.0
         self.ended = False
         self.paused = False
 
@@ -126,14 +127,15 @@ class StreamBuffer:
             limit -= len(arrivals.codes)
             count = len(arrivals.codes)
             if count:
-                waited = self._recorder.clock() - self._pulled_at
-                self._recorder.waiting.add(max(waited, 0.0), count)
+                self._waited = max(0.0, self._recorder.clock() - self._pulled_at)
+                self._recorder.waiting.add(self._waited, count)
                 self._recorder.stream_reads += count
             yield arrivals
 
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all. O(1)."""
         self._chunk_at -= count
+        self._recorder.waiting.add(self._waited, -count)
         self._recorder.stream_reads -= count
 
     def resume(self) -> None:
