@@ -25,7 +25,7 @@ import pytest
 
 from semistream.relation import Frame
 
-ALLOWANCE = 192 << 10
+ALLOWANCE = 512 << 10
 """Bytes of interpreter noise, whatever the budget."""
 ROWS, TUPLES, BATCH = 6_000, 8_000, 2_000
 
