@@ -45,7 +45,9 @@ def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
     elif isinstance(on, Mapping):
         pairs = {master: stream for stream, master in on.items()}
         if len(pairs) != len(on):
-            raise KeyColumnError(f"on={dict(on)!r} names a master key column twice.")
+            raise KeyColumnError(
+                f"on={dict(on)!r} names a master key column twice. Name each once."
+            )
     else:
         pairs = {name: name for name in on}
     if set(pairs) != set(key) or (not isinstance(on, str) and len(pairs) != len(on)):
@@ -161,7 +163,9 @@ class JoinShape:
                     "stream table. Cast it to a struct, or leave it out."
                 )
         if len(set(schema.names)) != len(schema.names):
-            raise KeyColumnError(f"The stream has a column name twice: {schema.names}.")
+            raise KeyColumnError(
+                f"The stream has a column name twice: {schema.names}. Rename one of them."
+            )
         missing = [name for name in self.stream_key if name not in schema.names]
         if missing:
             raise KeyColumnError(
