@@ -7,12 +7,15 @@ time with the engine's invariants checked after every batch, against the oracle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
+
+import semistream as ss
+from semistream.testing import assert_same_rows, checked_run, oracle_join
 
 Key = int | None
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -177,3 +180,21 @@ def test_many_matches_per_tuple_do_not_pass_the_budget(contract: Any, how: str) 
     """Hundreds of result rows per tuple: they leave in pieces that the staging can hold."""
     table, stream = master_table([1] * 250 + [2] * 100), stream_batches([[1] * 3, [2] * 3])
     contract.holds(table, stream, how=how)
+
+
+@pytest.mark.parametrize("algorithm", [n for n in ss.ALGORITHMS if n in ("meshjoin", "cmeshjoin")])
+def test_w_may_change_between_steps(contract: Any, how: str) -> None:
+    """Chunks of different sizes still expire one by one, each after its own full cycle."""
+    table, keys = master_table(SEVERAL), [*SKEWED, 1, 2]
+    batches = stream_batches(cut(keys, 12))
+    engine = contract.engine(contract.master(table), how=how, partition_pages=1, stream_slots=64)
+    chosen = np.random.default_rng(5).integers(1, 30, len(batches)).tolist()
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for batch, w in zip(batches, chosen, strict=True):
+            if engine._running is not None:
+                engine._running.w = w
+            yield batch
+
+    found = checked_run(engine, source())
+    assert_same_rows(found, oracle_join(batches, table, on="id", how=how).rows)
