@@ -12,13 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from semistream.budget import MemoryBudget
 from semistream.kernels import NONE
-from semistream.parts.front_stage import BYTES_PER_ROW, KeptRows, front_stage_bytes
+from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, front_stage_bytes
+from semistream.parts.row_arena import RowArena
 from semistream.row_bytes import row_bytes
 
-SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+FLAT = pa.schema([("n", pa.int64()), ("text", pa.string())])
+NESTED = pa.schema([("n", pa.int64()), ("text", pa.list_(pa.string()))])
 CODES = st.integers(-3, 20) | st.sampled_from([-(2**63), 2**63 - 1])
 TEXTS = st.text("ab", max_size=40)
-WIDEST = 64
 MOST_ROWS = 48
 
 
@@ -28,6 +29,11 @@ def frozen(codes: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return array
 
 
+def arena_bytes(rows: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Header of 8, the number, the end of the text, a byte of flags, the text; in eights."""
+    return np.array([-(-(8 + 8 + 4 + 1 + len(row["text"])) // 8) * 8 for row in rows], np.float64)
+
+
 class Key:
     """What the model knows of a kept key."""
 
@@ -35,6 +41,7 @@ class Key:
         self.rows = rows
         self.last_turn = frequency
         self.hits = 0
+        self.new = True
         self.taken = taken
 
     @property
@@ -45,18 +52,17 @@ class Key:
 class KeptMachine(RuleBasedStateMachine):
     """Keys of one to four rows come, are asked for, and go, while the place for them changes."""
 
-    @initialize(capacity=st.integers(1, 40), heap=st.integers(0, 3000), measured=st.booleans())
-    def begin(self, capacity: int, heap: int, measured: bool) -> None:
+    @initialize(capacity=st.integers(1, 40), heap=st.integers(0, 3000), nested=st.booleans())
+    def begin(self, capacity: int, heap: int, nested: bool) -> None:
         self.budget = MemoryBudget(1 << 20)
         self.heap_bytes = heap
-        self.measured = measured
+        self.nested = nested
+        self.schema = NESTED if nested else FLAT
         self.kept = KeptRows(
-            SCHEMA,
+            self.schema,
             capacity,
             heap,
             self.budget.grant("front stage"),
-            WIDEST,
-            WIDEST / 4 if measured else WIDEST,
             MOST_ROWS,
         )
         self.capacity = capacity
@@ -84,17 +90,13 @@ class KeptMachine(RuleBasedStateMachine):
         for texts, _ in new.values():
             for text in texts:
                 self.serial += 1
-                rows.append({"n": self.serial, "text": text})
-        batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+                rows.append({"n": self.serial, "text": [text] if self.nested else text})
+        batch = pa.RecordBatch.from_pylist(rows, self.schema)
         counts = np.array([len(texts) for texts, _ in new.values()], np.int32)
-        fitting = self.kept.heap.fitting(batch)
-        keys = int(np.searchsorted(np.cumsum(counts), fitting, side="right"))
-        if not keys:
-            return
-        batch = batch.slice(0, int(counts[:keys].sum()))
-        sizes = row_bytes(batch) if self.measured else np.full(batch.num_rows, WIDEST)
-        frequency = np.array([often for _, often in new.values()][:keys], np.float64)
-        self.kept.insert(frozen(list(new)[:keys]), counts[:keys], frequency, batch)
+        frequency = np.array([often for _, often in new.values()], np.float64)
+        places = np.arange(len(rows))
+        keys = self.kept.insert(frozen(list(new)), counts, frequency, batch, places)
+        sizes = row_bytes(batch) if self.nested else arena_bytes(rows)
         at = 0
         for code, (texts, often) in list(new.items())[:keys]:
             here = slice(at, at + len(texts))
@@ -142,7 +144,8 @@ class KeptMachine(RuleBasedStateMachine):
     def turn(self) -> None:
         self.kept.turn()
         for key in self.model.values():
-            key.last_turn, key.hits = key.hits, 0
+            key.last_turn = max(key.hits, key.last_turn if key.new else 0)
+            key.hits, key.new = 0, False
 
     @rule(more=st.integers(0, 12), heap=st.integers(0, 1500))
     def grow(self, more: int, heap: int) -> None:
@@ -203,7 +206,11 @@ class KeptMachine(RuleBasedStateMachine):
             return
         expected = front_stage_bytes(self.capacity, MOST_ROWS, self.heap_bytes)
         assert self.budget.used == expected
-        held = sum(segment.nbytes for segment in self.kept.heap._segments.values())
+        heap = self.kept.heap
+        if isinstance(heap, RowArena):
+            held = heap._memory.nbytes
+        else:
+            held = sum(segment.nbytes for segment in heap._segments.values())
         assert held <= self.heap_bytes, "the rows take more than their grant"
 
 

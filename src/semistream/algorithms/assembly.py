@@ -18,7 +18,7 @@ from semistream.budget import MemoryBudget
 from semistream.errors import BudgetError
 from semistream.kernels import NODE
 from semistream.metrics import Recorder
-from semistream.parts import arrival_queue, front_stage, stream_buffer
+from semistream.parts import arrival_queue, kept_rows, stream_buffer
 from semistream.parts.admission import (
     AdmissionRule,
     BalanceRule,
@@ -28,8 +28,9 @@ from semistream.parts.admission import (
 )
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer, disk_bytes
-from semistream.parts.front_stage import FrontStage, KeptRows, front_stage_bytes
+from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
+from semistream.parts.kept_rows import KeptRows, front_stage_bytes, kept_bytes
 from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output, staging_bytes
 from semistream.parts.recent_keys import BYTES_PER_CODE, RecentKeys
@@ -48,7 +49,6 @@ _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
-_FRONT_HEAP_SLACK = 1.5
 _MOST_ELASTIC_SHARE = 0.6
 FRONT_SHARE = 0.15
 """What the 2017 paper found best for the front stage (its §5.4)."""
@@ -96,6 +96,7 @@ class Sizing:
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
+        self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
         self._least_heap = 4 * (widest_tuple + 64)
@@ -199,7 +200,7 @@ class Sizing:
         """The plan with a front stage for the rows of the pinned partitions."""
         pages = plan.pinned_partitions * plan.partition_pages
         rows = max(16, int(self._master.pages.rows[:pages].sum()))
-        heap = int(self._master.pages.length[:pages].sum() * _FRONT_HEAP_SLACK) + 4096
+        heap = int(self._kept_bytes(rows, float(self._master.pages.length[:pages].sum()))) + 4096
         return replace(
             plan, front_rows=rows, front_most_rows=rows, front_heap_bytes=heap, admission="pinned"
         )
@@ -208,8 +209,8 @@ class Sizing:
         """The plan with a front stage for its share of memory, if it has one."""
         if not self._needs.front_share:
             return plan
-        heap_row = self._master_row * _FRONT_HEAP_SLACK
-        row = front_stage.BYTES_PER_ROW + heap_row
+        heap_row = self._kept_bytes(1, self._master_row)
+        row = kept_rows.BYTES_PER_ROW + heap_row
         rows = max(16, min(int(memory * self._needs.front_share / row), self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * _MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
@@ -222,6 +223,9 @@ class Sizing:
             recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
         )
 
+    def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
+        return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
+
     @property
     def _pages(self) -> int:
         return max(self._master.page_count, 1)
@@ -233,7 +237,8 @@ class Sizing:
         index = self._master.pages
         sizes = index.length.astype(np.float64)
         if self._needs.pinned_front:
-            sizes = sizes * _FRONT_HEAP_SLACK + index.rows * float(front_stage.BYTES_PER_ROW)
+            row = self._kept_bytes(1, self._master_row) + kept_rows.BYTES_PER_ROW
+            sizes = index.rows.astype(np.float64) * row
         pinned = np.searchsorted(np.cumsum(sizes), memory * self._needs.pinned_share, side="right")
         return max(1, int(pinned) // pages)
 
@@ -398,7 +403,7 @@ class Assembly:
             self.front.kept,
             table,
             owner,
-            row_bytes=front_stage.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows,
+            row_bytes=kept_rows.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows,
             slot_bytes=NODE.itemsize + layout.slot_bytes + queue_bytes + heap + 1,
             slot_heap_bytes=heap,
             most_share=_MOST_ELASTIC_SHARE if elastic else 1.0,
@@ -406,16 +411,14 @@ class Assembly:
         )
 
     def _front_stage(self, buffer: StreamBuffer | TimedStream) -> FrontStage:
-        average_row = self.plan.front_heap_bytes / self.plan.front_rows / _FRONT_HEAP_SLACK
         kept = KeptRows(
             self.shape.kept_schema(self.master.stored_schema),
             self.plan.front_rows,
             self.plan.front_heap_bytes,
             self.budget.grant("front stage"),
-            self.master.widest_row,
-            average_row,
             self.plan.front_most_rows,
         )
+        average_row = kept.heap.limit / kept.capacity
         return FrontStage(
             buffer,
             kept,
@@ -434,7 +437,7 @@ class Assembly:
         if plan.admission == "balance":
             heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
             tuple_bytes = NODE.itemsize + layout.slot_bytes + arrival_queue.BYTES_PER_SLOT + heap
-            return BalanceRule(tuple_bytes, average_row + front_stage.BYTES_PER_ROW)
+            return BalanceRule(tuple_bytes, average_row + kept_rows.BYTES_PER_ROW)
         if plan.admission == "tinylfu":
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
         return PaperRule()

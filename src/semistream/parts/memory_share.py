@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from semistream.budget import MemoryBudget
-from semistream.parts.front_stage import BYTES_PER_ROW, KeptRows
+from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows
 from semistream.parts.stream_table import StreamTable
 
 _STEPS = 64

@@ -116,12 +116,34 @@ class StreamTable:
         Yields how many pairs `slots` and `rows` hold; they must be used before the next one.
         With `mark` the tuples count as matched: codes are keys.
         """
+        if self.clustered:
+            yield from self._region_pairs(region, codes, start, stop, slots, rows, mark)
+            return
         cursor = np.array([start, NONE], np.int64)
         self._recorder.probes += stop - start
-        if not self.clustered:
-            region = 0
         while cursor[0] < stop:
             found = kernels.probe(
+                self.chains, 0, self._bits, codes, stop, cursor, slots, rows, mark
+            )
+            if found:
+                yield found
+
+    def _region_pairs(
+        self,
+        region: int,
+        codes: NDArray[np.int64],
+        start: int,
+        stop: int,
+        slots: NDArray[np.int32],
+        rows: NDArray[np.int32],
+        mark: bool,
+    ) -> Iterator[int]:
+        """The same pairs, found from the side of the tuples that wait in the region."""
+        behind = (region + 1) << self._bits
+        cursor = np.array([start, region << self._bits, NONE, start, NONE], np.int64)
+        self._recorder.probes += stop - start
+        while start < stop and cursor[1] < behind:
+            found = kernels.probe_region(
                 self.chains, region, self._bits, codes, stop, cursor, slots, rows, mark
             )
             if found:

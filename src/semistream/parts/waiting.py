@@ -30,7 +30,7 @@ class Observer(Protocol):
     """Learns from the disk phase which master rows the stream asks for."""
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
-        """Waiting tuples matched these rows, in row order, once for each tuple."""
+        """Waiting tuples matched these rows, key by key, once for each tuple."""
 
 
 class Prober:

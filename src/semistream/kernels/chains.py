@@ -1,0 +1,400 @@
+"""Hash tables of chains: the stream table and the front stage.
+
+heads[bucket] -> slot --next_key--> slot --next_key--> NONE       one slot per distinct code
+                  | next_same        | next_same
+                  v                  v
+                 slot               NONE                          further tuples, oldest first
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.kernels.compiling import kernel
+
+NONE: Final = -1
+"""No slot."""
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+_FULL = np.uint64(64)
+
+
+MATCHED = np.uint32(1)
+
+
+EVEN = 0xFFFFFFFE
+
+
+_BLOCK = 64
+
+
+NODE: Final = np.dtype(
+    [
+        ("code", np.int64),
+        ("next_key", np.int32),
+        ("next_same", np.int32),
+        ("last_same", np.int32),
+        ("entered", np.uint32),
+    ]
+)
+"""One slot of a hash table. What a look-up needs lies together: one cache miss, not five.
+
+`entered` is the time of entry in even microseconds; made odd when the tuple has matched.
+"""
+
+
+class Chains(NamedTuple):
+    """A hash table: the first slot of each bucket, and the slots."""
+
+    heads: NDArray[np.int32]
+    nodes: Any
+
+
+@kernel
+def region_of(fences: NDArray[np.int64], code: int) -> int:
+    """The last region whose fence is not above `code`; 0 without fences. O(log regions).
+
+    Codes are often spread evenly: then the guess is right and nothing is searched.
+    """
+    low, high = 0, len(fences)
+    if high > 1:
+        width = float(fences[high - 1]) - float(fences[0])
+        guess = int((float(code) - float(fences[0])) / width * (high - 1)) if width > 0.0 else 0
+        guess = min(max(guess, 0), high - 1)
+        if fences[guess] <= code:
+            if guess + 1 == high or fences[guess + 1] > code:
+                return guess
+            low = guess + 1
+        else:
+            if guess > 0 and fences[guess - 1] <= code:
+                return guess - 1
+            high = guess
+    while low < high:
+        middle = (low + high) >> 1
+        if fences[middle] <= code:
+            low = middle + 1
+        else:
+            high = middle
+    return max(low - 1, 0)
+
+
+@kernel
+def bucket_of(region: int, bits: int, code: int) -> int:
+    """The bucket of `code` within its region's 2**bits buckets (Fibonacci hashing)."""
+    mixed = np.uint64(code) * _GOLDEN
+    return (region << bits) + int(mixed >> (_FULL - np.uint64(bits)))
+
+
+@kernel
+def insert(
+    chains: Chains,
+    fences: NDArray[np.int64],
+    bits: int,
+    codes: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    entered: int,
+) -> int:
+    """Put each code's tuple, already given a slot, behind the earlier tuples of its code.
+
+    The number returned means nothing; it keeps the compiler from dropping the early loads.
+    """
+    buckets = np.empty(_BLOCK, np.int64)
+    touched = np.int64(0)
+    at = 0
+    while at < len(codes):
+        block = min(_BLOCK, len(codes) - at)
+        # Touch what the block will need first: loads that do not wait for each other.
+        for i in range(block):
+            code = codes[at + i]
+            bucket = bucket_of(region_of(fences, code), bits, code)
+            buckets[i] = bucket
+            touched += chains.heads[bucket]
+        for i in range(block):
+            first = chains.heads[buckets[i]]
+            if first != NONE:
+                touched += chains.nodes[first].last_same
+            touched += chains.nodes[slots[at + i]].last_same
+        for i in range(block):
+            code, slot, bucket = codes[at + i], slots[at + i], buckets[i]
+            first = chains.heads[bucket]
+            while first != NONE and chains.nodes[first].code != code:
+                first = chains.nodes[first].next_key
+            chains.nodes[slot].code = code
+            chains.nodes[slot].next_same = NONE
+            chains.nodes[slot].entered = entered & EVEN
+            if first == NONE:
+                chains.nodes[slot].next_key = chains.heads[bucket]
+                chains.nodes[slot].last_same = slot
+                chains.heads[bucket] = slot
+            else:
+                chains.nodes[chains.nodes[first].last_same].next_same = slot
+                chains.nodes[first].last_same = slot
+        at += block
+    return int(touched)
+
+
+@kernel
+def probe(
+    chains: Chains,
+    region: int,
+    bits: int,
+    row_codes: NDArray[np.int64],
+    stop: int,
+    cursor: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    mark: bool,
+) -> int:
+    """Pair master rows cursor[0]..stop with the waiting tuples of their code.
+
+    Returns how many pairs were written; fewer than `len(slots)` means that all rows are done.
+    `cursor` is (next row, next slot of that row's code, or NONE). With `mark` the tuples count
+    as matched.
+    """
+    written = 0
+    row, slot = cursor[0], cursor[1]
+    firsts = np.empty(_BLOCK, np.int32)
+    while row < stop:
+        block = min(_BLOCK, stop - row)
+        # First all heads of a block, then their nodes: loads that do not wait for each other.
+        for i in range(block):
+            firsts[i] = chains.heads[bucket_of(region, bits, row_codes[row + i])]
+        for i in range(block):
+            if slot == NONE:
+                slot = firsts[i]
+                code = row_codes[row + i]
+                while slot != NONE and chains.nodes[slot].code != code:
+                    slot = chains.nodes[slot].next_key
+            while slot != NONE:
+                if written == len(slots):
+                    cursor[0], cursor[1] = row + i, slot
+                    return written
+                if mark:
+                    chains.nodes[slot].entered |= MATCHED
+                slots[written] = slot
+                rows[written] = row + i
+                written += 1
+                slot = chains.nodes[slot].next_same
+        row += block
+    cursor[0], cursor[1] = row, NONE
+    return written
+
+
+@kernel
+def _first_row(codes: NDArray[np.int64], start: int, stop: int, code: int) -> int:
+    """The first of the ascending codes start..stop that is not below `code`.
+
+    Codes are often spread evenly, so a guess by proportion leaves little to search.
+    """
+    low, high = start, stop
+    if high - low > 16:
+        width = float(codes[high - 1]) - float(codes[low])
+        share = (float(code) - float(codes[low])) / width if width > 0.0 else 0.0
+        guess = min(max(low + int(share * (high - 1 - low)), low), high - 1)
+        step = 8
+        if codes[guess] < code:
+            low = guess + 1
+            while low + step < high and codes[low + step] < code:
+                low += step
+                step *= 2
+            high = min(low + step + 1, high)
+        else:
+            high = guess + 1
+            while high - step > low and codes[high - step] >= code:
+                high -= step
+                step *= 2
+            low = max(high - step, low)
+    while low < high:
+        middle = (low + high) >> 1
+        if codes[middle] < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def probe_region(
+    chains: Chains,
+    region: int,
+    bits: int,
+    row_codes: NDArray[np.int64],
+    stop: int,
+    cursor: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    mark: bool,
+) -> int:
+    """Pair the region's waiting tuples with master rows, in code order, up to `stop`.
+
+    Far fewer tuples wait in a region than its partition has rows: they look for their rows.
+    The pairs of a code come together. `cursor` is (first row, next bucket, first slot of the
+    code under way or NONE, its next row, next slot); the pairs are complete when the bucket is
+    the region's last but one. Returns how many were written.
+    """
+    written = 0
+    start, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
+    behind = (region + 1) << bits
+    while bucket < behind:
+        if first == NONE:
+            first = chains.heads[bucket]
+            if first != NONE:
+                row, slot = _first_row(row_codes, start, stop, chains.nodes[first].code), first
+        while first != NONE:
+            code = chains.nodes[first].code
+            while row < stop and row_codes[row] == code:
+                while slot != NONE:
+                    if written == len(slots):
+                        cursor[1], cursor[2], cursor[3], cursor[4] = bucket, first, row, slot
+                        return written
+                    if mark:
+                        chains.nodes[slot].entered |= MATCHED
+                    slots[written] = slot
+                    rows[written] = row
+                    written += 1
+                    slot = chains.nodes[slot].next_same
+                row += 1
+                slot = first
+            first = chains.nodes[first].next_key
+            if first != NONE:
+                row, slot = _first_row(row_codes, start, stop, chains.nodes[first].code), first
+        bucket += 1
+    cursor[1], cursor[2] = behind, NONE
+    return written
+
+
+@kernel
+def find_codes(
+    chains: Chains, bits: int, codes: NDArray[np.int64], slots: NDArray[np.int32]
+) -> None:
+    """The first slot of each code, or NONE."""
+    for i in range(len(codes)):
+        slot = chains.heads[bucket_of(0, bits, codes[i])]
+        while slot != NONE and chains.nodes[slot].code != codes[i]:
+            slot = chains.nodes[slot].next_key
+        slots[i] = slot
+
+
+@kernel
+def gather_codes(nodes: Any, slots: NDArray[np.int32], out: NDArray[np.int64]) -> None:
+    """The codes of the tuples in `slots`."""
+    for i in range(len(slots)):
+        out[i] = nodes[slots[i]].code
+
+
+@kernel
+def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
+    """These tuples have found a master row."""
+    for i in range(len(slots)):
+        nodes[slots[i]].entered |= MATCHED
+
+
+@kernel
+def _drain(
+    chains: Chains,
+    bucket: int,
+    previous: int,
+    first: int,
+    out: NDArray[np.int32],
+    written: int,
+) -> int:
+    """Unlink the tuples of the code whose oldest is `first`, as many as `out` has room for."""
+    slot = first
+    while slot != NONE and written < len(out):
+        out[written] = slot
+        written += 1
+        slot = chains.nodes[slot].next_same
+    rest = chains.nodes[first].next_key
+    if slot != NONE:
+        chains.nodes[slot].last_same = chains.nodes[first].last_same
+        chains.nodes[slot].next_key = chains.nodes[first].next_key
+        rest = slot
+    if previous == NONE:
+        chains.heads[bucket] = rest
+    else:
+        chains.nodes[previous].next_key = rest
+    return written
+
+
+@kernel
+def remove_range(
+    chains: Chains, region: int, bits: int, low: int, high: int, out: NDArray[np.int32]
+) -> int:
+    """Unlink every tuple of the region with low <= code <= high; call again while `out` fills."""
+    written = 0
+    for bucket in range(region << bits, (region + 1) << bits):
+        previous, slot = NONE, chains.heads[bucket]
+        while slot != NONE:
+            following = chains.nodes[slot].next_key
+            if low <= chains.nodes[slot].code <= high:
+                if written == len(out):
+                    return written
+                written = _drain(chains, bucket, previous, slot, out, written)
+                if written == len(out):
+                    return written
+            else:
+                previous = slot
+            slot = following
+    return written
+
+
+@kernel
+def remove_codes(
+    chains: Chains,
+    fences: NDArray[np.int64],
+    bits: int,
+    codes: NDArray[np.int64],
+    out: NDArray[np.int32],
+) -> int:
+    """Unlink every tuple that has one of `codes`; call again while `out` fills."""
+    written = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        if i > 0 and code == codes[i - 1]:
+            continue
+        bucket = bucket_of(region_of(fences, code), bits, code)
+        previous, slot = NONE, chains.heads[bucket]
+        while slot != NONE and chains.nodes[slot].code != code:
+            previous = slot
+            slot = chains.nodes[slot].next_key
+        if slot != NONE:
+            if written == len(out):
+                return written
+            written = _drain(chains, bucket, previous, slot, out, written)
+            if written == len(out):
+                return written
+    return written
+
+
+@kernel
+def remove_oldest_of_code(
+    chains: Chains, fences: NDArray[np.int64], bits: int, slots: NDArray[np.int32]
+) -> bool:
+    """Unlink slots, each of which must be the oldest waiting tuple of its code."""
+    for i in range(len(slots)):
+        slot = slots[i]
+        code = chains.nodes[slot].code
+        bucket = bucket_of(region_of(fences, code), bits, code)
+        previous, first = NONE, chains.heads[bucket]
+        while first != NONE and chains.nodes[first].code != code:
+            previous = first
+            first = chains.nodes[first].next_key
+        if first != slot:
+            return False
+        rest = chains.nodes[slot].next_same
+        if rest == NONE:
+            rest = chains.nodes[slot].next_key
+        else:
+            chains.nodes[rest].last_same = chains.nodes[slot].last_same
+            chains.nodes[rest].next_key = chains.nodes[slot].next_key
+        if previous == NONE:
+            chains.heads[bucket] = rest
+        else:
+            chains.nodes[previous].next_key = rest
+    return True

@@ -1,0 +1,137 @@
+"""The front stage's loops: hits among arriving tuples, and who is frequent enough to be one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.kernels.chains import NONE, Chains, bucket_of
+from semistream.kernels.compiling import kernel
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+_FULL = np.uint64(64)
+
+
+_BLOCK = 64
+
+
+CANDIDATE: Final = np.dtype(
+    [("frequency", np.float64), ("first", np.int32), ("last", np.int32)], align=True
+)
+"""A code that waiting tuples asked for: how often, and its rows in the partition."""
+
+
+@kernel
+def probe_front(
+    chains: Chains,
+    bits: int,
+    codes: NDArray[np.int64],
+    cursor: NDArray[np.int64],
+    missed: NDArray[np.bool_],
+    tuples: NDArray[np.int32],
+    slots: NDArray[np.int32],
+) -> int:
+    """Pair arriving tuples, from cursor[0] on, with the master rows kept for their code.
+
+    A hit adds one to its code's count, which is what `entered` of the first row is used for.
+    Returns how many pairs were written. A code has at most `len(slots)` rows here.
+    """
+    written = 0
+    at = cursor[0]
+    firsts = np.empty(_BLOCK, np.int32)
+    while at < len(codes):
+        block = min(_BLOCK, len(codes) - at)
+        for i in range(block):
+            firsts[i] = chains.heads[bucket_of(0, bits, codes[at + i])]
+        for i in range(block):
+            code = codes[at + i]
+            first = firsts[i]
+            while first != NONE and chains.nodes[first].code != code:
+                first = chains.nodes[first].next_key
+            missed[at + i] = first == NONE
+            begun = written
+            slot = first
+            while slot != NONE:
+                if written == len(slots):
+                    cursor[0] = at + i
+                    return begun
+                tuples[written] = at + i
+                slots[written] = slot
+                written += 1
+                slot = chains.nodes[slot].next_same
+            if first != NONE:
+                chains.nodes[first].entered += np.uint32(1)
+        at += block
+    cursor[0] = at
+    return written
+
+
+@kernel
+def frequent_codes(
+    rows: NDArray[np.int32],
+    row_codes: NDArray[np.int64],
+    start: int,
+    stop: int,
+    threshold: float,
+    found: Any,
+) -> int:
+    """Codes that at least `threshold` waiting tuples matched, from pairs that come code by code.
+
+    Writes (frequency, first row, row behind the last) per code whose rows lie in start..stop.
+    """
+    written = 0
+    i = 0
+    while i < len(rows) and written < len(found):
+        row = rows[i]
+        behind = i + 1
+        while behind < len(rows) and rows[behind] == row:
+            behind += 1
+        if behind - i >= threshold and start <= row < stop:
+            code = row_codes[row]
+            first, last = row, row + 1
+            while first > start and row_codes[first - 1] == code:
+                first -= 1
+            while last < stop and row_codes[last] == code:
+                last += 1
+            found[written].frequency = behind - i
+            found[written].first = first
+            found[written].last = last
+            written += 1
+            while behind < len(rows) and first <= rows[behind] < last:
+                behind += 1
+        i = behind
+    return written
+
+
+@kernel
+def count_codes(sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]) -> None:
+    """Add arriving codes to a count-min sketch of four rows; counters stop at 255."""
+    for i in range(len(codes)):
+        mixed = np.uint64(codes[i])
+        for depth in range(4):
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
+            place = mixed >> (_FULL - np.uint64(bits))
+            if sketch[depth, place] < 255:
+                sketch[depth, place] += np.uint8(1)
+
+
+@kernel
+def estimate_codes(
+    sketch: NDArray[np.uint8],
+    bits: int,
+    codes: NDArray[np.int64],
+    out: NDArray[np.float64],
+) -> None:
+    """How often each code was counted, never too low."""
+    for i in range(len(codes)):
+        mixed = np.uint64(codes[i])
+        least = 255
+        for depth in range(4):
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
+            place = mixed >> (_FULL - np.uint64(bits))
+            least = min(least, int(sketch[depth, place]))
+        out[i] = least
