@@ -148,6 +148,10 @@ class Recorder:
         self._started = self.clock()
         self._stopped: float | None = None
 
+    def restart(self) -> None:
+        """Another run begins: count from nothing."""
+        vars(self).update(vars(Recorder(self.clock)))
+
     def stop(self) -> None:
         """The run is over: the clock no longer counts."""
         self._stopped = self.clock()

@@ -154,3 +154,14 @@ def test_decimals_keep_their_scale() -> None:
 )
 def test_which_columns_it_holds(kind: pa.DataType, held: bool) -> None:
     assert RowLayout.holds(pa.schema([("n", pa.int32()), ("x", kind)])) == held
+
+
+def test_columns_of_nothing_but_nulls() -> None:
+    """Arrow gives such columns no buffer of values at all."""
+    arena = RowArena(SCHEMA, 4, 4096, MemoryBudget(1 << 20).grant("front stage"))
+    columns = [pa.nulls(2, field.type) for field in SCHEMA]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    places = np.arange(2)
+    arena.put(np.array([1, 3], np.int32), batch, places, arena.sizes(batch, places))
+    expected = [dict.fromkeys(SCHEMA.names)] * 2
+    assert arena.gather(np.array([3, 1], np.int32)).to_pylist() == expected

@@ -355,6 +355,13 @@ class Assembly:
         self.front = self._front_stage(self.buffer) if plan.front_rows else None
         self.stream: TupleSource = self.front or self.buffer
 
+    def restart(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Use the same parts for another stream of the same schema; nothing waits in them."""
+        assert isinstance(self.buffer, StreamBuffer)
+        self.buffer.restart(batches)
+        if self.front is not None:
+            self.front.restart()
+
     def _membership_filter(self) -> MembershipFilter | None:
         """The master's filter, if the plan has room for it; read before anything is opened."""
         if "filter" not in self.plan.parts:

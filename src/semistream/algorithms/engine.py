@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -68,6 +68,21 @@ class Algorithm(Protocol):
         """Assert the invariants of the parts."""
 
 
+class _Built(NamedTuple):
+    """The parts of a run, and how wide the tuples were that they were sized by."""
+
+    assembly: Assembly
+    algorithm: Algorithm
+    widest_tuple: int
+
+    def suits(self, first: pa.RecordBatch) -> bool:
+        """Whether a stream that begins so can be joined with these parts."""
+        shape = self.assembly.shape
+        if not isinstance(first, pa.RecordBatch) or not first.schema.equals(shape.stream_schema):
+            return False
+        return not first.num_rows or shape.tuple_bytes(shape.plain(first)) <= self.widest_tuple
+
+
 _Drive: TypeAlias = Callable[[Algorithm, Assembly], Iterator[pa.RecordBatch]]
 
 _BY_NAME: dict[str, Buildable[Algorithm]] = {
@@ -115,6 +130,7 @@ class Engine:
         self._budget = MemoryBudget(memory)
         self._recorder = Recorder(clock)
         self._running: Algorithm | None = None
+        self._idle: _Built | None = None
         self._timed: TimedDriver | None = None
         self.plan: JoinPlan | None = None
 
@@ -128,7 +144,8 @@ class Engine:
 
         The iterator may be endless. An empty batch says that nothing more has arrived for
         now: the join goes on with what waits and hands out all results before it asks again.
-        Result rows come in no particular order. Each run starts anew.
+        Result rows come in no particular order. A second run counts anew but keeps the parts of
+        the first and, above all, what its front stage has learned; `close` lets go of them.
         """
         self._refuse_second_run()
         if isinstance(batches, pa.RecordBatch):
@@ -177,6 +194,11 @@ class Engine:
         if self._timed is not None:
             self._timed.check()
 
+    def close(self) -> None:
+        """Close the files and give back the memory that are kept for another run."""
+        self._refuse_second_run()
+        self._let_go()
+
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._start()
         first = next(batches, None)
@@ -188,6 +210,7 @@ class Engine:
     def _run_timed(
         self, pairs: Iterable[tuple[float, pa.RecordBatch]], shedding: Shedding | None
     ) -> Iterator[pa.RecordBatch]:
+        self._let_go()
         self._start()
         arrivals = TimedArrivals(pairs)
         file = None if shedding is None else shedding.open(self._clock())
@@ -210,11 +233,18 @@ class Engine:
 
     def _start(self) -> None:
         self._refuse_second_run()
-        self._budget = MemoryBudget(self._budget.total)
-        self._recorder = Recorder(self._clock)
+        self._budget.restart()
+        self._recorder.restart()
         bind = getattr(self._clock, "bind", None)
         if bind is not None:
             bind(self._recorder)
+
+    def _let_go(self) -> None:
+        """Forget the parts of the last run."""
+        if self._idle is not None:
+            self._idle.assembly.disk.close()
+            self._idle = None
+            self._budget = MemoryBudget(self._budget.total)
 
     def _join(
         self,
@@ -222,15 +252,45 @@ class Engine:
         batches: Iterator[pa.RecordBatch] | TimedArrivals,
         drive: _Drive,
     ) -> Iterator[pa.RecordBatch]:
-        assembly = self._assemble(first, batches)
+        built, self._idle = self._resumed(first, batches) or self._built(first, batches), None
+        ended = False
         try:
-            self._running = self._algorithm.assemble(assembly)
-            yield from drive(self._running, assembly)
+            self._running = built.algorithm
+            yield from drive(built.algorithm, built.assembly)
+            ended = True
         finally:
-            assembly.disk.close()
             self._running = None
             self._recorder.stop()
+            if ended and not isinstance(batches, TimedArrivals):
+                self._idle = built
+            else:
+                built.assembly.disk.close()
+                self._budget = self._budget.emptied()
         self._check_conserved()
+
+    def _resumed(
+        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
+    ) -> _Built | None:
+        """The parts of the last run, if they suit this stream."""
+        idle = self._idle
+        if idle is None or isinstance(batches, TimedArrivals):
+            return None
+        if not idle.suits(first):
+            self._let_go()
+            return None
+        idle.assembly.restart(batches)
+        return idle
+
+    def _built(
+        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
+    ) -> _Built:
+        assembly = self._assemble(first, batches)
+        widest = assembly.shape.tuple_bytes(assembly.shape.plain(first)) if first.num_rows else 0
+        try:
+            return _Built(assembly, self._algorithm.assemble(assembly), widest)
+        except BaseException:
+            assembly.disk.close()
+            raise
 
     def _check_considering(self) -> None:
         if not self._algorithm.needs.queue:

@@ -77,6 +77,9 @@ def measure_rows(fields: Any, head: int, rows: NDArray[np.int64], lengths: Lengt
 def _put_value(field: Any, row: int, begin: int, end: int) -> int:
     """Copy one value into the row at address `begin`; returns where varying values now end."""
     to = begin + field.place
+    if field.values == 0:
+        # Nothing but nulls, or nothing but empty values.
+        return end
     if field.width < 0:
         at = _offset(field, row)
         length = _offset(field, row + 1) - at
@@ -120,9 +123,9 @@ def put_rows(
         for j in range(len(fields)):
             field = fields[j]
             bit = field.first + rows[i]
-            if field.width == 0:
+            if field.width == 0 and field.values:
                 data[at + field.place] = (load_1(field.values + (bit >> 3)) >> (bit & 7)) & 1
-            else:
+            elif field.width:
                 end = _put_value(field, rows[i], memory.ctypes.data + at, end)
             if field.width < 0:
                 words[(at + field.place) >> 2] = end

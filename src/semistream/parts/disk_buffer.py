@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
-from semistream.relation import Frame, MasterTable, PageIndex
+from semistream.relation import Frame, Locator, MasterTable, PageIndex
 from semistream.row_bytes import Sizes, row_bytes
 
 _BLOCK = 4096
@@ -78,6 +78,7 @@ class DiskBuffer:
         self._recorder = recorder
         self._reader = master.reader(io)
         self._locator = master.locator(io)
+        self._bytes_counted = self._index_pages_counted = 0
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = _frame_bytes(master.pages, partition_pages)
         # Several pages are copied together when decoded: the copy stands for a frame.
@@ -108,7 +109,7 @@ class DiskBuffer:
             first, last = self._pages.span(code)
         else:
             first, last = self._locator.find(code, self._locator_frame)
-            self._recorder.index_pages_read = self._locator.pages_read
+            self._count_index_pages(self._locator)
         if first > last:
             return range(0)
         return range(first // self._per_partition, last // self._per_partition + 1)
@@ -119,7 +120,7 @@ class DiskBuffer:
             first = np.searchsorted(self._pages.last, codes, side="left")
             return first, np.searchsorted(self._pages.first, codes, side="right") - 1
         low, high = self._locator.find_many(codes, self._locator_frame)
-        self._recorder.index_pages_read = self._locator.pages_read
+        self._count_index_pages(self._locator)
         return low.astype(np.int64), high.astype(np.int64)
 
     def load(self, code: int) -> Iterator[Partition]:
@@ -153,7 +154,8 @@ class DiskBuffer:
         recorder = self._recorder
         recorder.partitions_read += 1
         recorder.pages_read += count
-        recorder.bytes_read = self._reader.bytes_read
+        recorder.bytes_read += self._reader.bytes_read - self._bytes_counted
+        self._bytes_counted = self._reader.bytes_read
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
         if count == 1 and (copy or self._per_partition > 1):
             batch = batch.take(pa.array(np.arange(batch.num_rows)))
@@ -163,6 +165,10 @@ class DiskBuffer:
         partition = Partition(number, batch, codes)
         self._mark_whole(partition, first, first + count - 1)
         return partition
+
+    def _count_index_pages(self, locator: Locator) -> None:
+        self._recorder.index_pages_read += locator.pages_read - self._index_pages_counted
+        self._index_pages_counted = locator.pages_read
 
     def _page_range(self, number: int) -> tuple[int, int]:
         first = number * self._per_partition

@@ -75,6 +75,7 @@ class FrontStage:
         self._candidates = np.zeros(_CANDIDATES, CANDIDATE)
         self._crowded = False
         self._looked_up = self._looked_up_before = self._hits_before = 0
+        self._looked_up_at_tick = 0
         self.share: MemoryShare | None = None
         self._misses = stream.nothing
         self._misses_at = 0
@@ -117,6 +118,12 @@ class FrontStage:
     def resume(self) -> None:
         """Nothing waits any more: ask again after a pause."""
         self._stream.resume()
+
+    def restart(self) -> None:
+        """Another stream begins: what is kept stays, the counters start from nothing."""
+        self._next_tick = self._reads_per_tick
+        self._looked_up = self._looked_up_at_tick = 0
+        self._looked_up_before = self._hits_before = 0
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """A partition was probed with these pairs' rows: its frequent keys may come in."""
@@ -257,7 +264,10 @@ class FrontStage:
     def _pass_time(self) -> None:
         if self._recorder.partitions_read >= self._next_tick:
             self._next_tick = self._recorder.partitions_read + self._reads_per_tick
-            self._tick()
+            # While nothing arrives, nobody asks for anything: that says nothing of the keys.
+            if self._looked_up > self._looked_up_at_tick:
+                self._looked_up_at_tick = self._looked_up
+                self._tick()
 
     def _least(self, count: int) -> Slots:
         """The least frequent keys, `count` if there are so many; their order is a tick old."""
@@ -271,7 +281,7 @@ class FrontStage:
         kept = self.kept
         # Keys that nobody asks for any more are room: the hot set has moved.
         idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
-        full = kept.free + idle <= kept.capacity // 50
+        full = self._free_rows + idle <= kept.capacity // 50
         self.rule.adapt(full, self._evicted, len(kept))
         self._evicted = 0
         self._victims = self._victims[:0]

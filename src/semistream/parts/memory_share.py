@@ -87,14 +87,18 @@ class MemoryShare:
         if self._wanted is not None:
             self._finish()
         elif self._elastic:
-            self._follow(crowded)
+            pays = hit_ratio is None or hit_ratio > self.share
+            self._follow(crowded and pays, turned and not pays)
         elif turned and hit_ratio is not None:
             self._judge(hit_ratio)
 
-    def _follow(self, crowded: bool) -> None:
-        """Give the front stage what it asks for; take back what it leaves empty."""
+    def _follow(self, crowded: bool, idle: bool) -> None:
+        """Give the front stage what it asks for; take back what it leaves empty or wastes."""
         step = self._pool / _STEPS / self._row_bytes
         rows = self._kept.capacity
+        if idle and rows > step:
+            self._shrink_front(max(rows // 2, 16))
+            return
         if crowded and (rows + step) * self._row_bytes < self._most * self._pool:
             self._grow_front(int(rows + step))
         elif len(self._kept) + 2 * step < rows:

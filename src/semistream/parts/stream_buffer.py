@@ -142,6 +142,12 @@ class StreamBuffer:
         """Nothing waits any more: ask again after a pause. O(1)."""
         self.paused = False
 
+    def restart(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Another stream of the same schema, when the last one has ended and all of it is read."""
+        self._batches = batches
+        self._batch, self._batch_at = self._nothing, 0
+        self.ended = self.paused = False
+
     @property
     def unread(self) -> int:
         """How many tuples were pulled and are not yet read."""
