@@ -29,6 +29,7 @@ class JoinPlan:
     front_most_rows: int = 0
     admission: str = ""
     recent_codes: int = 0
+    look_ups: int = 0
     parts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -39,6 +40,8 @@ class JoinPlan:
     def explain(self) -> str:
         """The sizes as text, one part a line."""
         sizes = [f"partition {self.partition_pages} pages"]
+        if self.look_ups:
+            sizes.append(f"{self.look_ups} look-ups at a time")
         if self.stream_slots:
             sizes.append(f"{self.stream_slots:,} waiting tuples")
         if self.chunk_tuples:

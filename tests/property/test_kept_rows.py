@@ -95,7 +95,8 @@ class KeptMachine(RuleBasedStateMachine):
         counts = np.array([len(texts) for texts, _ in new.values()], np.int32)
         frequency = np.array([often for _, often in new.values()], np.float64)
         places = np.arange(len(rows))
-        keys = self.kept.insert(frozen(list(new)), counts, frequency, batch, places)
+        chosen = self.kept.chosen(batch, places)
+        keys = self.kept.insert(frozen(list(new)), counts, frequency, chosen)
         sizes = row_bytes(batch) if self.nested else arena_bytes(rows)
         at = 0
         for code, (texts, often) in list(new.items())[:keys]:

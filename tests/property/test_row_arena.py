@@ -64,14 +64,15 @@ class ArenaMachine(RuleBasedStateMachine):
         batch = pa.RecordBatch.from_pylist(rows, SCHEMA).slice(cut)
         batch = batch.slice(0, len(free))
         places = np.arange(batch.num_rows)[::-1].copy()
-        sizes = self.arena.sizes(batch, places)
+        chosen = self.arena.layout.chosen(batch, places)
+        sizes = self.arena.sizes(chosen)
         places = places[: self.arena.fitting(sizes)]
         sizes = sizes[: len(places)]
         assert sizes.sum() <= max(0, self.arena.free_bytes)
         slots = np.array(free[::-1][: len(places)], np.int32)
-        self.arena.put(slots, batch, places, sizes)
-        chosen = batch.take(pa.array(places)).to_pylist()
-        self.model.update(zip(slots.tolist(), chosen, strict=True))
+        self.arena.put(slots, chosen.first(len(places)), sizes)
+        kept = batch.take(pa.array(places)).to_pylist()
+        self.model.update(zip(slots.tolist(), kept, strict=True))
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -137,7 +138,8 @@ def test_decimals_keep_their_scale() -> None:
     row = dict.fromkeys(SCHEMA.names) | {"price": Decimal("-1.250")}
     batch = pa.RecordBatch.from_pylist([row], SCHEMA)
     places = np.zeros(1, np.int64)
-    arena.put(np.array([2], np.int32), batch, places, arena.sizes(batch, places))
+    chosen = arena.layout.chosen(batch, places)
+    arena.put(np.array([2], np.int32), chosen, arena.sizes(chosen))
     assert arena.gather(np.array([2, 2], np.int32)).to_pylist() == [row, row]
 
 
@@ -162,6 +164,7 @@ def test_columns_of_nothing_but_nulls() -> None:
     columns = [pa.nulls(2, field.type) for field in SCHEMA]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     places = np.arange(2)
-    arena.put(np.array([1, 3], np.int32), batch, places, arena.sizes(batch, places))
+    chosen = arena.layout.chosen(batch, places)
+    arena.put(np.array([1, 3], np.int32), chosen, arena.sizes(chosen))
     expected = [dict.fromkeys(SCHEMA.names)] * 2
     assert arena.gather(np.array([3, 1], np.int32)).to_pylist() == expected

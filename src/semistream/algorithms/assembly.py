@@ -33,6 +33,7 @@ from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows, front_stage_bytes, kept_bytes
 from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output, staging_bytes
+from semistream.parts.page_set import PageLoader, loader_bytes, place_bytes, usable
 from semistream.parts.recent_keys import BYTES_PER_CODE, RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
@@ -45,6 +46,7 @@ from semistream.relation import MasterTable, MembershipFilter
 
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
+_MOST_LOOK_UPS = 64
 _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
@@ -74,6 +76,7 @@ class Needs:
     most_pages: int = 1 << 20
     most_frames: int = 2
     front_share: float = 0.0
+    look_ups: bool = False
 
 
 class Sizing:
@@ -96,6 +99,7 @@ class Sizing:
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
+        self._many = needs.look_ups and usable(master, shape)
         self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
@@ -155,9 +159,11 @@ class Sizing:
     def _generous(self, memory: int) -> JoinPlan:
         fragment = max(self._least_fragment, memory // 32)
         pages = 1
-        while pages * 2 <= min(self._master.page_count, self._needs.most_pages) and disk_bytes(
-            self._master, pages * 2, 0
-        ) <= min(memory // 8, _LARGEST_DISK_BUFFER):
+        while (
+            self._look_ups(memory) < 2
+            and pages * 2 <= min(self._master.page_count, self._needs.most_pages)
+            and disk_bytes(self._master, pages * 2, 0) <= min(memory // 8, _LARGEST_DISK_BUFFER)
+        ):
             pages *= 2
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
@@ -181,6 +187,8 @@ class Sizing:
         pages = max(1, min(options.get("partition_pages", draft.partition_pages), self._pages))
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
+        if self._many and pages == 1:
+            plan = replace(plan, look_ups=self._look_ups(memory))
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
         plan = replace(plan, pinned_partitions=pinned)
         if self._needs.pinned_front:
@@ -222,6 +230,13 @@ class Sizing:
             admission=admission,
             recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
         )
+
+    def _look_ups(self, memory: int) -> int:
+        """How many pages to read at a time; 0 where it is not worth it."""
+        if not self._many:
+            return 0
+        most = min(memory // 12 // place_bytes(self._master), _MOST_LOOK_UPS, self._pages // 2)
+        return most if most > 1 else 0
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
@@ -277,6 +292,8 @@ class Sizing:
             "stream buffer": plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW,
             "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
         }
+        if plan.look_ups:
+            parts["disk buffer"] += loader_bytes(self._master, plan.look_ups)
         if plan.front_rows:
             parts["front stage"] = front_stage_bytes(
                 plan.front_rows, plan.front_most_rows, plan.front_heap_bytes
@@ -352,6 +369,10 @@ class Assembly:
             budget.grant("output"),
             recorder,
         )
+        self.pages: PageLoader | None = None
+        if plan.look_ups:
+            grant = budget.grant("disk buffer")
+            self.pages = PageLoader(master, shape, plan.look_ups, io, grant, recorder)
         self.front = self._front_stage(self.buffer) if plan.front_rows else None
         self.stream: TupleSource = self.front or self.buffer
 
@@ -361,6 +382,12 @@ class Assembly:
         self.buffer.restart(batches)
         if self.front is not None:
             self.front.restart()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.disk.close()
+        if self.pages is not None:
+            self.pages.close()
 
     def _membership_filter(self) -> MembershipFilter | None:
         """The master's filter, if the plan has room for it; read before anything is opened."""

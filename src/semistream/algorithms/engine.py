@@ -242,7 +242,7 @@ class Engine:
     def _let_go(self) -> None:
         """Forget the parts of the last run."""
         if self._idle is not None:
-            self._idle.assembly.disk.close()
+            self._idle.assembly.close()
             self._idle = None
             self._budget = MemoryBudget(self._budget.total)
 
@@ -264,7 +264,7 @@ class Engine:
             if ended and not isinstance(batches, TimedArrivals):
                 self._idle = built
             else:
-                built.assembly.disk.close()
+                built.assembly.close()
                 self._budget = self._budget.emptied()
         self._check_conserved()
 
@@ -289,7 +289,7 @@ class Engine:
         try:
             return _Built(assembly, self._algorithm.assemble(assembly), widest)
         except BaseException:
-            assembly.disk.close()
+            assembly.close()
             raise
 
     def _check_considering(self) -> None:

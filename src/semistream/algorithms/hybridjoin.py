@@ -15,6 +15,10 @@ Naeem, Dobbie, Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing*, IJDWM 20
 Where the paper assumes that every key is in R and has one row, this is exact for any R: a key
 that is absent leaves as unmatched, and one whose rows cross partitions is read to its end.
 When fewer than w tuples have arrived, those are taken and the join goes on.
+
+Lines 7 to 15 are done for the pages of several long-waiting tuples at a time, where R's pages
+allow it: they would be read in that order anyway, and reading one page changes nothing of what
+the next one is. Then a partition is a page, and w what all of them finish.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly, Needs
 from semistream.parts.disk_buffer import DiskBuffer
+from semistream.parts.page_set import PageLoader
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
@@ -33,29 +38,50 @@ from semistream.parts.waiting import WaitingTuples
 class HybridJoin:
     """One partition read per step, chosen by the oldest waiting tuple."""
 
-    needs: ClassVar = Needs("hybridjoin", queue=True, fences=True)
+    needs: ClassVar = Needs("hybridjoin", queue=True, fences=True, look_ups=True)
 
-    def __init__(self, stream: TupleSource, waiting: WaitingTuples, disk: DiskBuffer) -> None:
-        """From its parts."""
+    def __init__(
+        self,
+        stream: TupleSource,
+        waiting: WaitingTuples,
+        disk: DiskBuffer,
+        pages: PageLoader | None = None,
+    ) -> None:
+        """From its parts; without `pages`, one look-up is done at a time."""
         self.stream = stream
         self.waiting = waiting
         self.disk = disk
+        self._pages = pages
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.waiting(), assembly.disk)
+        return cls(assembly.stream, assembly.waiting(), assembly.disk, assembly.pages)
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the outer loop; the numbers are the paper's lines."""
         yield from self.waiting.fill(self.stream)  # 3-6
         if not len(self.waiting):
             return
+        if self._pages is not None and self.waiting.look_up_position is None:
+            yield from self._look_up_several(self._pages)
+        else:
+            yield from self._look_up()
+
+    def _look_up(self) -> Iterator[pa.RecordBatch]:
         wanted = self.waiting.look_up()  # 7
         for partition in self.disk.load(wanted):  # 8
             self.disk.look_ahead(self.waiting.next_after(partition, wanted))
             yield from self.waiting.probe(partition, wanted)  # 9-15
         yield from self.waiting.settle(wanted)
+
+    def _look_up_several(self, loader: PageLoader) -> Iterator[pa.RecordBatch]:
+        pages = loader.load(lambda: self.waiting.oldest_pages(loader))  # 7, 8
+        loader.read_ahead(self.waiting.oldest_pages(loader))
+        yield from self.waiting.probe_pages(pages)  # 9-15
+        loader.marks[pages.numbers] = 0
+        if len(self.waiting) and self.waiting.is_left(pages):
+            yield from self._look_up()
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

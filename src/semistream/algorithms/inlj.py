@@ -18,6 +18,7 @@ go to the output together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -125,9 +126,11 @@ class IndexNestedLoopJoin:
         while cursor[0] < len(codes):
             found = match_codes(codes, page.codes, cursor, output.slots, output.rows)
             rows = output.rows[:found]
-            if self._recent is not None and found:
+            if not found:
+                break
+            if self._recent is not None:
                 self._recent.offer(page, output.slots[:found] + np.int32(start), rows)
-            for begin, end in output.cuts(page, rows) if found else ():
+            for begin, end in output.cuts(found, partial(page.sizes, rows)):
                 tuples = output.slots[begin:end] + np.int32(start)
                 if end - begin == 1:
                     self._aside.append(page.batch.slice(int(rows[begin]), 1))

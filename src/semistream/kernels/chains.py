@@ -296,7 +296,7 @@ def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
 
 
 @kernel
-def _drain(
+def drain(
     chains: Chains,
     bucket: int,
     previous: int,
@@ -335,7 +335,7 @@ def remove_range(
             if low <= chains.nodes[slot].code <= high:
                 if written == len(out):
                     return written
-                written = _drain(chains, bucket, previous, slot, out, written)
+                written = drain(chains, bucket, previous, slot, out, written)
                 if written == len(out):
                     return written
             else:
@@ -366,7 +366,7 @@ def remove_codes(
         if slot != NONE:
             if written == len(out):
                 return written
-            written = _drain(chains, bucket, previous, slot, out, written)
+            written = drain(chains, bucket, previous, slot, out, written)
             if written == len(out):
                 return written
     return written

@@ -48,4 +48,5 @@ def _loader(bits: int, kind: Any) -> Callable[[int], int]:
 
 copy_1, copy_2, copy_4, copy_8 = _copier(8), _copier(16), _copier(32), _copier(64)
 copy_16 = _copier(128)
-load_1, load_4, load_8 = _loader(8, types.uint8), _loader(32, types.int32), _loader(64, types.int64)
+load_1, load_2 = _loader(8, types.uint8), _loader(16, types.uint16)
+load_4, load_8 = _loader(32, types.int32), _loader(64, types.int64)

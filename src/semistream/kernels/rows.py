@@ -51,11 +51,12 @@ FIELD: Final = np.dtype(
 `width` is in bytes; 0 stands for booleans, which are bits; -4 and -8 for varying size, with
 offsets of so many bytes. `first` is where the batch begins in the buffers; `valid` is 0 when
 there are no nulls. `place` counts bytes from the row's begin; of a varying column, its end.
+Arrays of fields have a row per page, or one for a batch, and a column per column.
 """
 
 
 @kernel
-def _offset(field: Any, row: int) -> int:
+def value_offset(field: Any, row: int) -> int:
     """Where a value of varying size begins in its buffer."""
     if field.width == -4:
         return load_4(field.offsets + 4 * (field.first + row))
@@ -63,13 +64,16 @@ def _offset(field: Any, row: int) -> int:
 
 
 @kernel
-def measure_rows(fields: Any, head: int, rows: NDArray[np.int64], lengths: Lengths) -> None:
+def measure_rows(
+    fields: Any, head: int, pages: Lengths, rows: NDArray[np.int64], lengths: Lengths
+) -> None:
     """How many granules each of some rows will take."""
     for i in range(len(rows)):
         size = head
-        for j in range(len(fields)):
-            if fields[j].width < 0:
-                size += _offset(fields[j], rows[i] + 1) - _offset(fields[j], rows[i])
+        for j in range(fields.shape[1]):
+            field = fields[pages[i], j]
+            if field.width < 0:
+                size += value_offset(field, rows[i] + 1) - value_offset(field, rows[i])
         lengths[i] = (size + GRANULE - 1) // GRANULE
 
 
@@ -81,8 +85,8 @@ def _put_value(field: Any, row: int, begin: int, end: int) -> int:
         # Nothing but nulls, or nothing but empty values.
         return end
     if field.width < 0:
-        at = _offset(field, row)
-        length = _offset(field, row + 1) - at
+        at = value_offset(field, row)
+        length = value_offset(field, row + 1) - at
         for k in range(length):
             copy_1(begin + end + k, field.values + at + k)
         return end + length
@@ -105,12 +109,13 @@ def put_rows(
     fields: Any,
     head: int,
     flags: int,
+    pages: Lengths,
     rows: NDArray[np.int64],
     starts: Starts,
     lengths: Lengths,
     slots: Lengths,
 ) -> bool:
-    """Lay some rows of an Arrow batch out at `starts`; returns whether one has a null."""
+    """Lay some rows of some pages out at `starts`; returns whether one has a null."""
     words, data = memory.view(np.int32), memory.view(np.uint8)
     nulls = False
     for i in range(len(rows)):
@@ -120,8 +125,8 @@ def put_rows(
         end = head
         for k in range(flags, head):
             data[at + k] = 0xFF
-        for j in range(len(fields)):
-            field = fields[j]
+        for j in range(fields.shape[1]):
+            field = fields[pages[i], j]
             bit = field.first + rows[i]
             if field.width == 0 and field.values:
                 data[at + field.place] = (load_1(field.values + (bit >> 3)) >> (bit & 7)) & 1

@@ -44,6 +44,15 @@ class Partition:
         """Bytes of each row."""
         return row_bytes(self.batch)
 
+    def sizes(self, rows: NDArray[np.int32]) -> Sizes:
+        """Bytes of some rows."""
+        return self.row_bytes[rows]
+
+    def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
+        """The codes of keys whose rows begin at `first`."""
+        codes: NDArray[np.int64] = self.codes[candidates["first"]]
+        return codes
+
     def partial_rows(self, code: int) -> tuple[int, int]:
         """The rows (first, behind last) of a code that crosses this partition's edge, if here."""
         if self.start > 0 and self.codes[0] == code:
@@ -218,9 +227,4 @@ def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: i
 
 def _frame_bytes(pages: PageIndex, count: int) -> int:
     """The most bytes that `count` consecutive pages take, read directly."""
-    if not len(pages):
-        return _BLOCK
-    count = min(count, len(pages))
-    starts = pages.offset[: len(pages) - count + 1] & -_BLOCK
-    stops = (pages.offset + pages.length)[count - 1 :] + _BLOCK - 1 & -_BLOCK
-    return int((stops - starts).max())
+    return pages.frame_bytes(count)

@@ -16,6 +16,7 @@ algorithm can have it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,8 @@ from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, Slots
 from semistream.parts.output import Output
+from semistream.parts.page_set import PageSet
+from semistream.parts.row_arena import Chosen
 from semistream.parts.stream_buffer import Arrivals, StreamBuffer
 from semistream.parts.timed_stream import TimedStream
 
@@ -127,7 +130,7 @@ class FrontStage:
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """A partition was probed with these pairs' rows: its frequent keys may come in."""
-        self._pass_time()
+        self.pass_time()
         found = kernels.frequent_codes(
             rows,
             partition.codes,
@@ -139,9 +142,18 @@ class FrontStage:
         if found:
             self._consider(partition, self._candidates[:found])
 
+    def offer_pages(
+        self, pages: PageSet, numbers: NDArray[np.int32], rows: NDArray[np.int32]
+    ) -> None:
+        """Several pages were probed at once: their frequent keys may come in."""
+        self.pass_time()
+        found = pages.frequent(numbers, rows, self.rule.threshold, self._candidates)
+        if found:
+            self._consider(pages, self._candidates[:found])
+
     def offer_keys(self, partition: Partition, candidates: NDArray[np.void]) -> None:
         """Keys of a partition, with frequencies that someone else has counted, may come in."""
-        self._pass_time()
+        self.pass_time()
         enough = candidates["frequency"] >= self.rule.threshold
         whole = (candidates["first"] >= partition.start) & (candidates["last"] <= partition.stop)
         if (enough & whole).any():
@@ -159,7 +171,7 @@ class FrontStage:
         counts = candidates["last"] - candidates["first"]
         room = int(np.searchsorted(np.cumsum(counts), self._free_rows, side="right"))
         if room:
-            codes = partition.codes[candidates["first"][:room]]
+            codes = partition.codes_of(candidates[:room])
             self._keep(partition, candidates[:room], codes, counts[:room])
 
     def check(self) -> None:
@@ -177,7 +189,8 @@ class FrontStage:
             found = self.kept.probe(arrivals.codes, cursor, missed, output.rows, output.slots)
             if not self._shape.codec.exact:
                 missed[output.rows[:found]] = True
-            for begin, end in output.cuts(self.kept, output.slots[:found]):
+            slots = output.slots[:found]
+            for begin, end in output.cuts(found, partial(self.kept.sizes, slots)):
                 self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
                 yield self._stream.nothing
         self._recorder.probes += count
@@ -206,10 +219,10 @@ class FrontStage:
             missed[mine] = False
             self._output.put(stream, master)
 
-    def _consider(self, partition: Partition, candidates: NDArray[np.void]) -> None:
+    def _consider(self, source: Partition | PageSet, candidates: NDArray[np.void]) -> None:
         """Let the worthiest of the candidates in that are not kept yet."""
         counts = candidates["last"] - candidates["first"]
-        codes = partition.codes[candidates["first"]]
+        codes = source.codes_of(candidates)
         codes.flags.writeable = False
         new = self.kept.lacks(codes) & (counts <= self._most_rows)
         candidates, codes, counts = candidates[new], codes[new], counts[new]
@@ -220,7 +233,7 @@ class FrontStage:
         chosen = chosen[worth[chosen] > 0]
         chosen = chosen[: self._room_for(worth[chosen], counts[chosen])]
         if len(chosen):
-            self._keep(partition, candidates[chosen], codes[chosen], counts[chosen])
+            self._keep(source, candidates[chosen], codes[chosen], counts[chosen])
 
     def _room_for(self, worth: Floats, counts: NDArray[np.int32]) -> int:
         """Make room for the first of some keys, the worthiest first; returns for how many."""
@@ -251,17 +264,23 @@ class FrontStage:
 
     def _keep(
         self,
-        partition: Partition,
+        source: Partition | PageSet,
         candidates: NDArray[np.void],
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
     ) -> None:
-        """Copy the rows of some keys out of the partition, as far as their bytes fit."""
+        """Copy the rows of some keys out of the disk buffer, as far as their bytes fit."""
         rows = _ranges(candidates["first"], counts)
-        batch = partition.batch.select(self.kept.columns)
-        self.kept.insert(codes, counts, candidates["frequency"], batch, rows)
+        chosen: Chosen | pa.RecordBatch
+        if isinstance(source, Partition):
+            chosen = self.kept.chosen(source.batch.select(self.kept.columns), rows)
+        else:
+            numbers = np.repeat(candidates["page"], counts)
+            chosen = source.chosen(self.kept.layout, numbers, rows)
+        self.kept.insert(codes, counts, candidates["frequency"], chosen)
 
-    def _pass_time(self) -> None:
+    def pass_time(self) -> None:
+        """Partitions have been read: a share of a turn may be over."""
         if self._recorder.partitions_read >= self._next_tick:
             self._next_tick = self._recorder.partitions_read + self._reads_per_tick
             # While nothing arrives, nobody asks for anything: that says nothing of the keys.

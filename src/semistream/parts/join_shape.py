@@ -106,6 +106,11 @@ class JoinShape:
             names = self.read_columns
         return pa.schema([stored.field(name) for name in names])
 
+    def taken_schema(self, stored: pa.Schema) -> pa.Schema:
+        """What is needed of a matching master row: the payload, and a hashed key to compare."""
+        names = dict.fromkeys([*self.payload, *self._verified])
+        return pa.schema([stored.field(name) for name in names])
+
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """A stream batch must have the first one's schema."""
         if not batch.schema.equals(self.stream_schema):

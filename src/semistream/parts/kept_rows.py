@@ -16,7 +16,7 @@ from semistream.budget import Grant
 from semistream.kernels import NODE, NONE, Chains
 from semistream.kernels.rows import GRANULE
 from semistream.parts.admission import Floats
-from semistream.parts.row_arena import SPARE_FACTOR, RowArena, RowLayout
+from semistream.parts.row_arena import SPARE_FACTOR, Chosen, RowArena, RowLayout
 from semistream.parts.stream_table import bucket_bits
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap
@@ -77,6 +77,12 @@ class KeptRows:
         self._is_first = np.zeros(capacity, np.bool_)
         self._is_new = np.zeros(capacity, np.bool_)
 
+    @property
+    def layout(self) -> RowLayout:
+        """How a row lies in one piece; only without nested columns."""
+        assert isinstance(self.heap, RowArena)
+        return self.heap.layout
+
     def __len__(self) -> int:
         """How many rows are kept."""
         return self.capacity - self.free
@@ -91,6 +97,10 @@ class KeptRows:
     ) -> int:
         """Pair arriving codes with kept rows and count the hits; O(1) per code."""
         return kernels.probe_front(self.chains, self._bits, codes, cursor, missed, tuples, slots)
+
+    def sizes(self, slots: Slots) -> Floats:
+        """Bytes of the rows in some slots."""
+        return self.row_bytes[slots].astype(np.float64)
 
     def lacks(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which codes are not kept."""
@@ -133,36 +143,42 @@ class KeptRows:
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
         frequency: Floats,
-        batch: pa.RecordBatch,
-        rows: NDArray[np.int64],
+        chosen: Chosen | pa.RecordBatch,
     ) -> int:
-        """Keep keys with `counts` of the rows each, as far as their bytes fit; how many did.
+        """Keep keys with `counts` of the chosen rows each, as far as their bytes fit; how many did.
 
         There must be slots for all of them.
         """
         if isinstance(self.heap, TupleHeap):
-            batch, rows = batch.take(pa.array(rows)), np.arange(len(rows))
-            sizes, fitting = row_bytes(batch), self.heap.fitting(batch)
+            sizes, fitting = row_bytes(chosen), self.heap.fitting(chosen)
         else:
-            sizes = self.heap.sizes(batch, rows)
+            sizes = self.heap.sizes(chosen)
             fitting = self.heap.fitting(sizes)
-        if fitting < len(rows):
+        if fitting < len(sizes):
             keys = int(np.searchsorted(np.cumsum(counts), fitting, side="right"))
             codes, counts, frequency = codes[:keys], counts[:keys], frequency[:keys]
             fitting = int(counts.sum())
         if fitting:
-            slots = self._put(batch, rows[:fitting], sizes[:fitting])
+            slots = self._put(chosen, sizes[:fitting])
             self._enter(codes, counts, frequency, slots, sizes[:fitting])
         return len(codes)
 
-    def _put(self, batch: pa.RecordBatch, rows: NDArray[np.int64], sizes: Floats) -> Slots:
-        """Copy rows to free slots, which are returned."""
-        self.free -= len(rows)
-        slots = self._free[self.free : self.free + len(rows)][::-1].copy()
+    def chosen(self, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> Chosen | pa.RecordBatch:
+        """Some rows of a batch that has the kept columns, to be inserted."""
         if isinstance(self.heap, TupleHeap):
-            self.heap.put(slots, batch.slice(0, len(rows)))
+            return batch.take(pa.array(rows))
+        return self.heap.layout.chosen(batch, rows)
+
+    def _put(self, chosen: Chosen | pa.RecordBatch, sizes: Floats) -> Slots:
+        """Copy the first rows, of these sizes, to free slots, which are returned."""
+        count = len(sizes)
+        self.free -= count
+        slots = self._free[self.free : self.free + count][::-1].copy()
+        if isinstance(self.heap, TupleHeap):
+            assert not isinstance(chosen, Chosen)
+            self.heap.put(slots, chosen.slice(0, count))
         else:
-            self.heap.put(slots, batch, rows, sizes)
+            self.heap.put(slots, chosen.first(count), sizes)
         return slots
 
     def _enter(

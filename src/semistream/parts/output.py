@@ -7,8 +7,7 @@ staged ones and their copy. Batches that were sent belong to whoever takes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,10 @@ from semistream.errors import BudgetError
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.stream_buffer import Arrivals
+from semistream.row_bytes import Sizes
 
-PAIR_BYTES = 24
-"""Slot, row and the arrays that hand them on, per pair found at once."""
+PAIR_BYTES = 28
+"""Slot, page, row and the arrays that hand them on, per pair found at once."""
 _ENOUGH_ROWS = 1024
 _NARROW_TUPLE = 64
 _LONGEST_STAGED = 16384
@@ -32,14 +32,6 @@ def staging_bytes(fragment_bytes: int, pairs: int, widest_master_row: int) -> in
     """What staging takes for fragments of that size and so many pairs at a time."""
     staged = min(fragment_bytes, _ENOUGH_ROWS * 2 * (widest_master_row + _NARROW_TUPLE))
     return fragment_bytes + 2 * staged + pairs * PAIR_BYTES
-
-
-class HasRowBytes(Protocol):
-    """Master rows whose sizes are known."""
-
-    @property
-    def row_bytes(self) -> NDArray[Any]:
-        """Bytes of each row."""
 
 
 class Output:
@@ -59,6 +51,7 @@ class Output:
         grant.take(size)
         self._staged_limit = (size - fragment_bytes - pairs * PAIR_BYTES) // 2
         self.slots: NDArray[np.int32] = np.empty(pairs, np.int32)
+        self.pages: NDArray[np.int32] = np.empty(pairs, np.int32)
         self.rows: NDArray[np.int32] = np.empty(pairs, np.int32)
         self._shape = shape
         self._recorder = recorder
@@ -92,14 +85,12 @@ class Output:
         widest = self._widest_tuple + self._widest_master_row
         return max(1, self._fragment_bytes // max(widest, 1))
 
-    def cuts(self, master: HasRowBytes, rows: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-        """Cut pairs with `rows` of the master into runs that fit a fragment."""
-        count = len(rows)
+    def cuts(self, count: int, sizes: Callable[[], Sizes]) -> Iterator[tuple[int, int]]:
+        """Cut pairs into runs that fit a fragment; `sizes` tells how wide their rows are."""
         if count <= self.most_rows:
             yield 0, count
             return
-        sizes = master.row_bytes[rows]
-        ends = np.cumsum(sizes + self._widest_tuple)
+        ends = np.cumsum(sizes() + self._widest_tuple)
         start = 0
         while start < count:
             base = int(ends[start - 1]) if start else 0

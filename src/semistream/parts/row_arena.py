@@ -79,25 +79,30 @@ class RowLayout:
         self.flags = at
         self.head = at + -(-len(schema) // 8)
         """Bytes before those of the varying columns."""
-        self._widths = [_width(field.type) for field in schema]
-        self._places = [0] * len(schema)
+        self._widths = [column_width(field.type) for field in schema]
+        self.places = [0] * len(schema)
         for width, fields in self.words.items():
             for field in fields:
-                self._places[field.number] = field.place * width
+                self.places[field.number] = field.place * width
         for field in self.blobs:
-            self._places[field.number] = field.place
+            self.places[field.number] = field.place
         for order, number in enumerate(self.varying):
-            self._places[number] = (self.ends + order) * 4
+            self.places[number] = (self.ends + order) * 4
 
-    def fields(self, batch: pa.RecordBatch) -> NDArray[np.void]:
-        """The batch's columns for the kernels; valid as long as the batch is."""
+    def chosen(self, batch: pa.RecordBatch, rows: Rows) -> Chosen:
+        """Some rows of a batch; valid as long as the batch is."""
+        nulls = np.array([column.null_count > 0 for column in batch.columns], np.bool_)
+        fields = self._fields(batch).reshape(1, -1)
+        return Chosen(fields, np.zeros(len(rows), np.int32), rows, nulls)
+
+    def _fields(self, batch: pa.RecordBatch) -> NDArray[np.void]:
         fields = np.zeros(batch.num_columns, FIELD)
         for number, column in enumerate(batch.columns):
             addresses = [0 if part is None else part.address for part in column.buffers()]
             values = addresses[-1]
             offsets = addresses[1] if len(addresses) == 3 else 0
             valid = addresses[0] if column.null_count else 0
-            width, place = self._widths[number], self._places[number]
+            width, place = self._widths[number], self.places[number]
             fields[number] = (values, offsets, valid, column.offset, width, place)
         return fields
 
@@ -115,12 +120,28 @@ class RowLayout:
         )
 
 
+class Chosen(NamedTuple):
+    """Rows to be laid out: the columns of some pages for the kernels, and which rows of which.
+
+    `nulls` says which columns may have some.
+    """
+
+    fields: NDArray[np.void]
+    pages: NDArray[np.int32]
+    rows: Rows
+    nulls: NDArray[np.bool_]
+
+    def first(self, count: int) -> Chosen:
+        """The first `count` of them."""
+        return self._replace(pages=self.pages[:count], rows=self.rows[:count])
+
+
 class RowArena:
     """Rows by slot in one block of memory."""
 
     def __init__(self, schema: pa.Schema, capacity: int, arena_bytes: int, grant: Grant) -> None:
         """An empty arena."""
-        self._layout = RowLayout(schema)
+        self.layout = RowLayout(schema)
         self._grant = grant
         self._granted = arena_bytes + capacity * BYTES_PER_SLOT
         grant.take(self._granted)
@@ -141,32 +162,37 @@ class RowArena:
         """Whether the rows held are within the limit, which may have been lowered."""
         return self._living * GRANULE <= self.limit
 
-    def sizes(self, batch: pa.RecordBatch, rows: Rows) -> NDArray[np.float64]:
-        """Bytes that some rows of a batch take here."""
-        lengths = np.empty(len(rows), np.int32)
-        kernels.measure_rows(self._layout.fields(batch), self._layout.head, rows, lengths)
+    def sizes(self, chosen: Chosen) -> NDArray[np.float64]:
+        """Bytes that some rows take here."""
+        lengths = np.empty(len(chosen.rows), np.int32)
+        head = self.layout.head
+        kernels.measure_rows(chosen.fields, head, chosen.pages, chosen.rows, lengths)
         return np.multiply(lengths, float(GRANULE), dtype=np.float64)
 
     def fitting(self, sizes: NDArray[np.float64]) -> int:
         """How many of the first rows of these sizes can be put now. O(rows)."""
         return int(np.searchsorted(np.cumsum(sizes), self.free_bytes, side="right"))
 
-    def put(
-        self, slots: Slots, batch: pa.RecordBatch, rows: Rows, sizes: NDArray[np.float64]
-    ) -> None:
-        """Keep some rows of a batch, copied, under `slots`; `fitting` said that they fit."""
-        layout = self._layout
+    def put(self, slots: Slots, chosen: Chosen, sizes: NDArray[np.float64]) -> None:
+        """Keep some rows, copied, under `slots`; `fitting` said that they fit."""
+        layout = self.layout
         lengths = (sizes / GRANULE).astype(np.int32)
         total = int(lengths.sum())
         if (self._end + total) * GRANULE > self._memory.nbytes - SPILL:
             self.compact()
         starts = np.cumsum(lengths, dtype=np.int64) - lengths + self._end
-        fields = layout.fields(batch)
-        nulls = kernels.put_rows(
-            self._memory, fields, layout.head, layout.flags, rows, starts, lengths, slots
-        )
-        if nulls:
-            self._has_nulls |= [column.null_count > 0 for column in batch.columns]
+        if kernels.put_rows(
+            self._memory,
+            chosen.fields,
+            layout.head,
+            layout.flags,
+            chosen.pages,
+            chosen.rows,
+            starts,
+            lengths,
+            slots,
+        ):
+            self._has_nulls |= chosen.nulls
         self._at[slots] = starts
         self._end += total
         self._living += total
@@ -177,7 +203,7 @@ class RowArena:
 
     def gather(self, slots: Slots) -> pa.RecordBatch:
         """The rows under `slots`, in that order."""
-        starts, schema = self._at[slots], self._layout.schema
+        starts, schema = self._at[slots], self.layout.schema
         columns: list[pa.Array | None] = [None] * len(schema)
         self._take_fixed(starts, columns)
         self._take_varying(starts, columns)
@@ -237,22 +263,22 @@ class RowArena:
         assert np.count_nonzero(self._at >= 0) == len(np.unique(self._at[self._at >= 0]))
 
     def _take_fixed(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
-        schema = self._layout.schema
-        for width, fields in self._layout.words.items():
+        schema = self.layout.schema
+        for width, fields in self.layout.words.items():
             out = np.empty((len(fields), len(starts)), f"i{width}")
             places = np.array([field.place for field in fields])
             kernels.take_values(self._memory.view(out.dtype), starts, places, out)
             for (number, _, dtype), values in zip(fields, out, strict=True):
                 kind = schema.field(number).type
                 columns[number] = array_of(values.view(dtype), kind, self._valid(starts, number))
-        for number, place, dtype in self._layout.blobs:
+        for number, place, dtype in self.layout.blobs:
             blobs = np.empty((len(starts), dtype.itemsize), np.uint8)
             kernels.take_blobs(self._memory.view(np.uint8), starts, place, blobs)
             kind, valid = schema.field(number).type, self._valid(starts, number)
             columns[number] = array_of(blobs.reshape(-1).view(dtype), kind, valid)
 
     def _take_varying(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
-        layout = self._layout
+        layout = self.layout
         data, words = self._memory.view(np.uint8), self._memory.view(np.int32)
         offsets = np.empty((len(layout.varying), len(starts) + 1), np.int32)
         kernels.take_ends(words, starts, layout.ends, layout.head, offsets)
@@ -261,19 +287,19 @@ class RowArena:
             out = np.empty(offsets[place, -1] + SPILL, np.uint8)
             kernels.take_varying(data, words, starts, before, layout.head, offsets[place], out)
             kind, valid = layout.schema.field(number).type, self._valid(starts, number)
-            columns[number] = _varying_array(kind, offsets[place], out, valid)
+            columns[number] = varying_array(kind, offsets[place], out, valid)
 
     def _valid(self, starts: NDArray[np.int64], number: int) -> NDArray[np.bool_] | None:
         """Which values of a column are there; None when all rows ever put had it."""
         if not self._has_nulls[number]:
             return None
         valid = np.empty(len(starts), np.bool_)
-        place = self._layout.flags + number // 8
+        place = self.layout.flags + number // 8
         kernels.take_flags(self._memory.view(np.uint8), starts, place, number % 8, valid)
         return valid
 
 
-def _width(kind: pa.DataType) -> int:
+def column_width(kind: pa.DataType) -> int:
     """The width of a column as `kernels.rows.FIELD` has it."""
     dtype = fixed_dtype(kind)
     if dtype is None:
@@ -285,12 +311,13 @@ def _is_large(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _varying_array(
+def varying_array(
     kind: pa.DataType,
     offsets: NDArray[np.int32],
     data: NDArray[np.uint8],
     valid: NDArray[np.bool_] | None,
 ) -> pa.Array:
+    """A column of varying size from its offsets and bytes, which it takes over."""
     wide = offsets.astype(np.int64) if _is_large(kind) else offsets
     bitmap = None
     if valid is not None:

@@ -21,14 +21,18 @@ from numpy.typing import NDArray
 from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
-from semistream.kernels import NODE, NONE, Chains
+from semistream.kernels import NODE, NONE, Chains, Links
+from semistream.kernels import pages as page_kernels
 from semistream.metrics import Recorder
+from semistream.parts.page_set import PageLoader, PageSet
 from semistream.parts.tuple_store import TupleLayout, TupleStore
 
 BYTES_PER_SLOT = NODE.itemsize
 """Code, three links, and the time of entry with the matched flag."""
 BYTES_PER_BUCKET = 4
 _SCRATCH = 8192
+_STEPS = 64
+"""Waiting tuples looked at, at most, for each page to read."""
 
 
 def bucket_bits(capacity: int, regions: int) -> int:
@@ -148,6 +152,56 @@ class StreamTable:
             )
             if found:
                 yield found
+
+    def page_pairs(
+        self,
+        pages: PageSet,
+        slots: NDArray[np.int32],
+        numbers: NDArray[np.int32],
+        rows: NDArray[np.int32],
+        mark: bool,
+    ) -> Iterator[int]:
+        """Probe with several pages, writing (slot, page of the set, row) an array-full at a time.
+
+        Only for a clustered table whose regions are pages. Otherwise as `pairs`.
+        """
+        cursor = np.array([0, 0, NONE, 0, NONE], np.int64)
+        starts, stops = pages.starts, pages.stops
+        self._recorder.probes += int((stops - starts).sum())
+        while cursor[0] < len(starts):
+            found = page_kernels.probe_pages(
+                self.chains,
+                self._bits,
+                pages.numbers,
+                pages.fields,
+                pages.code,
+                starts,
+                stops,
+                cursor,
+                slots,
+                numbers,
+                rows,
+                mark,
+            )
+            if found:
+                yield found
+
+    def remove_ranges(self, pages: PageSet) -> Iterator[NDArray[np.int32]]:
+        """Unlink every tuple that a page of the set settles; yields their slots."""
+        cursor = np.zeros(1, np.int64)
+        lows, highs = pages.ranges()
+        while count := page_kernels.remove_ranges(
+            self.chains, self._bits, pages.numbers, lows, highs, cursor, self._removed
+        ):
+            yield self._removed[:count]
+
+    def oldest_pages(self, links: Links, loader: PageLoader) -> NDArray[np.int64]:
+        """The pages of the longest-waiting tuples that are not marked, which marks them."""
+        found = np.empty(loader.most, np.int64)
+        count = page_kernels.oldest_regions(
+            links, self.chains.nodes, self._fences, loader.marks, found, _STEPS * loader.most
+        )
+        return found[:count]
 
     def region(self, code: int) -> int:
         """The region whose buckets hold `code`. O(log regions)."""

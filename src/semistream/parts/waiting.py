@@ -7,6 +7,7 @@ with a partition, let go of what it settled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
+from semistream.parts.page_set import PageLoader, PageSet
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.stream_table import StreamTable
 
@@ -31,6 +33,11 @@ class Observer(Protocol):
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """Waiting tuples matched these rows, key by key, once for each tuple."""
+
+    def offer_pages(
+        self, pages: PageSet, numbers: NDArray[np.int32], rows: NDArray[np.int32]
+    ) -> None:
+        """The same for rows of several pages."""
 
 
 class Prober:
@@ -58,8 +65,22 @@ class Prober:
         for count in self._table.pairs(region, partition.codes, start, stop, slots, rows, exact):
             if self._observer is not None:
                 self._observer.offer(partition, rows[:count])
-            for begin, end in output.cuts(partition, rows[:count]):
-                yield from self._join(partition, slots[begin:end], rows[begin:end])
+            for begin, end in output.cuts(count, partial(partition.sizes, rows[:count])):
+                master = partition.batch.take(pa.array(rows[begin:end]))
+                yield from self._join(slots[begin:end], master)
+
+    def probe_pages(self, pages: PageSet) -> Batches:
+        """Output r ⋈ H for all pages of a set; marks the tuples that matched."""
+        output = self._output
+        slots, numbers, rows = output.slots, output.pages, output.rows
+        exact = self._shape.codec.exact
+        for count in self._table.page_pairs(pages, slots, numbers, rows, exact):
+            if self._observer is not None:
+                self._observer.offer_pages(pages, numbers[:count], rows[:count])
+            sizes = partial(pages.sizes, numbers[:count], rows[:count])
+            for begin, end in output.cuts(count, sizes):
+                master = pages.take(numbers[begin:end], rows[begin:end])
+                yield from self._join(slots[begin:end], master)
 
     def finish(self, slots: NDArray[np.int32]) -> Batches:
         """Unlinked tuples are done: those that never matched go out as unmatched."""
@@ -71,11 +92,8 @@ class Prober:
                 yield from self._output.unmatched(part)
         self._table.release(slots)
 
-    def _join(
-        self, partition: Partition, slots: NDArray[np.int32], rows: NDArray[np.int32]
-    ) -> Batches:
+    def _join(self, slots: NDArray[np.int32], master: pa.RecordBatch) -> Batches:
         stream = self._table.gather(slots)
-        master = partition.batch.take(pa.array(rows))
         agree = self._shape.true_matches(stream, master)
         if agree is not None:
             keep = pa.array(agree)
@@ -174,6 +192,19 @@ class WaitingTuples:
         else:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
+
+    def probe_pages(self, pages: PageSet) -> Batches:
+        """Join several pages with all waiting tuples and let go of those they settle."""
+        yield from self._prober.probe_pages(pages)
+        yield from self._finish(self.table.remove_ranges(pages))
+
+    def oldest_pages(self, loader: PageLoader) -> NDArray[np.int64]:
+        """The pages of the longest-waiting tuples that the loader has not marked; marks them."""
+        return self.table.oldest_pages(self.queue.links, loader)
+
+    def is_left(self, pages: PageSet) -> bool:
+        """Whether the oldest tuple's page is of the set: its rows then cross into another."""
+        return self.table.region(self.look_up()) in pages.numbers
 
     def next_after(self, partition: Partition, wanted: int) -> int | None:
         """The code that will be oldest once the partition and `wanted` are settled, if known."""

@@ -1,0 +1,233 @@
+"""Page set: pages from anywhere in R, read together and used as they lie in memory.
+
+HYBRIDJOIN looks up one waiting tuple at a time. When little waits for any one page, most of
+the time would go into handling pages, not tuples; so the pages of several long-waiting tuples
+are read at once, which is the same as reading them one after the other, and probed in one go.
+
+    | page 17        | page 4         | page 230       | …    each in a place of the same size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.budget import Grant
+from semistream.errors import InternalError
+from semistream.kernels import pages as kernels
+from semistream.kernels.copying import SPILL
+from semistream.kernels.rows import FIELD
+from semistream.metrics import Recorder
+from semistream.parts.columns import array_of, fixed_dtype
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.row_arena import Chosen, RowLayout, column_width, varying_array
+from semistream.relation import Frame, MasterTable, PageReader
+from semistream.row_bytes import Sizes
+
+Numbers = NDArray[np.int32]
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_CODE_TYPES = (pa.int64(), pa.int32())
+
+
+def usable(master: MasterTable, shape: JoinShape) -> bool:
+    """Whether the pages of a master can be used so: flat columns, in key order, plain codes."""
+    code = master.stored_schema.field(shape.code_column).type
+    flat = RowLayout.holds(master.stored_schema)
+    return flat and code in _CODE_TYPES and master.layout == "key" and len(master.pages) > 1
+
+
+def place_bytes(master: MasterTable) -> int:
+    """What each page of a set takes in memory."""
+    return master.pages.frame_bytes(1)
+
+
+def set_bytes(master: MasterTable, pages: int) -> int:
+    """What a set of so many pages takes."""
+    columns = len(master.stored_schema)
+    return pages * (place_bytes(master) + columns * FIELD.itemsize + 64) + 4096
+
+
+class PageSet:
+    """At most `most` pages in memory."""
+
+    def __init__(self, master: MasterTable, shape: JoinShape, most: int) -> None:
+        """An empty set."""
+        self._index = master.pages
+        self._schema = master.stored_schema
+        self._taken = shape.taken_schema(master.stored_schema)
+        self._columns = [master.stored_schema.get_field_index(n) for n in self._taken.names]
+        self._types = master.stored_schema.types
+        self.code = master.stored_schema.get_field_index(shape.code_column)
+        self._widths = np.array([column_width(f.type) for f in master.stored_schema], np.int64)
+        widths = self._widths[self._columns]
+        numbers = np.array(self._columns, np.int64)
+        self._fixed, self._bits = numbers[widths > 0], numbers[widths == 0]
+        self._varying = numbers[widths < 0]
+        self._dtypes = [fixed_dtype(self._types[number]) for number in self._fixed.tolist()]
+        self._fixed_bytes = len(widths) + np.abs(widths).sum() + np.count_nonzero(widths == 0)
+        self._nulls: NDArray[np.bool_] = np.zeros(len(self._types), np.bool_)
+        self._place = place_bytes(master)
+        self._frame = Frame(most * self._place + SPILL)
+        self._address = np.frombuffer(self._frame.view, np.uint8).ctypes.data
+        self._all_fields = np.zeros((most, len(self._widths)), FIELD)
+        self.most = most
+        self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.starts = self.stops = self.numbers
+
+    @property
+    def fields(self) -> NDArray[np.void]:
+        """The columns of the pages, a row per page."""
+        return self._all_fields[: len(self.numbers)]
+
+    def read(self, reader: PageReader, numbers: NDArray[np.int64]) -> None:
+        """Read some pages and check them; it may run in another thread."""
+        messages = reader.scatter(numbers.tolist(), self._frame, self._place)
+        self.numbers = numbers
+        self.starts, self.stops = np.zeros_like(numbers), np.zeros_like(numbers)
+        first, last = self._index.first, self._index.last
+        for i, (page, place) in enumerate(zip(numbers.tolist(), messages, strict=True)):
+            rows = kernels.open_page(self._address + place, self._widths, self._all_fields[i])
+            if rows != self._index.rows[page]:
+                raise InternalError(f"Page {page} has {rows} rows in memory. Please report this.")
+            before = page > 0 and last[page - 1] == first[page]
+            behind = page + 1 < len(first) and first[page + 1] == last[page]
+            code = self._all_fields[i, self.code]
+            self.starts[i], self.stops[i] = kernels.whole_rows(code, rows, before, behind)
+        self._nulls = (self.fields["valid"] != 0).any(axis=0)
+
+    def ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lowest and the highest code that each page settles, whether it has it or not."""
+        first, last = self._index.first, self._index.last
+        lows, highs = np.full_like(self.numbers, _LOWEST), np.full_like(self.numbers, _HIGHEST)
+        for i, page in enumerate(self.numbers.tolist()):
+            if page > 0:
+                lows[i] = first[page] + (last[page - 1] == first[page])
+            if page + 1 < len(first):
+                highs[i] = first[page + 1] - 1
+        return lows, highs
+
+    def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
+        """The codes of keys whose rows begin at `first` of `page`."""
+        codes = np.empty(len(candidates), np.int64)
+        kernels.codes_at(self.fields, self.code, candidates["page"], candidates["first"], codes)
+        return codes
+
+    def frequent(
+        self, pages: Numbers, rows: Numbers, threshold: float, found: NDArray[np.void]
+    ) -> int:
+        """Keys that at least `threshold` tuples matched, written to `found`; how many."""
+        return kernels.frequent_in_pages(
+            self.fields, self.code, self.starts, self.stops, pages, rows, threshold, found
+        )
+
+    def chosen(self, layout: RowLayout, pages: Numbers, rows: NDArray[np.int64]) -> Chosen:
+        """Some rows, to be laid out with the columns of `layout`."""
+        columns = [self._schema.get_field_index(name) for name in layout.schema.names]
+        fields = self.fields[:, columns]
+        fields["place"] = layout.places
+        return Chosen(fields, pages, rows, self._nulls[columns])
+
+    def sizes(self, pages: Numbers, rows: Numbers) -> Sizes:
+        """Bytes that some rows take in Arrow memory, at most."""
+        sizes = np.full(len(rows), float(self._fixed_bytes))
+        kernels.add_lengths(self.fields, self._varying, pages, rows, sizes)
+        return sizes
+
+    def take(self, pages: Numbers, rows: Numbers) -> pa.RecordBatch:
+        """Some rows, with the columns that are needed of the master."""
+        found = self._take_fixed(pages, rows) | self._take_varying(pages, rows)
+        columns = [found[number] for number in self._columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._taken)
+
+    def _take_fixed(self, pages: Numbers, rows: Numbers) -> dict[int, pa.Array]:
+        values = [np.empty(len(rows), dtype) for dtype in self._dtypes]
+        addresses = np.array([column.ctypes.data for column in values], np.int64)
+        kernels.take_fixed(self.fields, self._fixed, pages, rows, addresses)
+        for number in self._bits.tolist():
+            column = np.empty(len(rows), np.bool_)
+            kernels.take_bits(self.fields, number, pages, rows, False, column)
+            values.append(column)
+        numbers = [*self._fixed.tolist(), *self._bits.tolist()]
+        return {
+            number: array_of(column, self._types[number], self._valid(number, pages, rows))
+            for number, column in zip(numbers, values, strict=True)
+        }
+
+    def _take_varying(self, pages: Numbers, rows: Numbers) -> dict[int, pa.Array]:
+        offsets = np.empty((len(self._varying), len(rows) + 1), np.int32)
+        kernels.take_offsets(self.fields, self._varying, pages, rows, offsets)
+        data = [np.empty(size + SPILL, np.uint8) for size in offsets[:, -1].tolist()]
+        addresses = np.array([column.ctypes.data for column in data], np.int64)
+        kernels.take_bytes(self.fields, self._varying, pages, rows, offsets, addresses)
+        return {
+            number: varying_array(
+                self._types[number], offsets[i], data[i], self._valid(number, pages, rows)
+            )
+            for i, number in enumerate(self._varying.tolist())
+        }
+
+    def _valid(self, number: int, pages: Numbers, rows: Numbers) -> NDArray[np.bool_] | None:
+        if not self._nulls[number]:
+            return None
+        valid = np.empty(len(rows), np.bool_)
+        kernels.take_bits(self.fields, number, pages, rows, True, valid)
+        return valid
+
+
+class PageLoader:
+    """Reads page sets, the next one in the background while this one is used."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        shape: JoinShape,
+        most: int,
+        io: str,
+        grant: Grant,
+        recorder: Recorder,
+    ) -> None:
+        """Two sets of at most `most` pages."""
+        grant.take(loader_bytes(master, most))
+        self.most = most
+        self.marks = np.zeros(len(master.pages), np.uint8)
+        self._reader = master.reader(io)
+        self._free, self._used = (PageSet(master, shape, most) for _ in range(2))
+        self._thread = ThreadPoolExecutor(1, "semistream-read-pages")
+        self._ahead: Future[None] | None = None
+        self._recorder = recorder
+        self._bytes_counted = 0
+
+    def load(self, look_up: Callable[[], NDArray[np.int64]]) -> PageSet:
+        """The set that is being read ahead or, if none is, the pages that `look_up` gives."""
+        if self._ahead is None:
+            self.read_ahead(look_up())
+        assert self._ahead is not None
+        ahead, self._ahead = self._ahead, None
+        ahead.result()
+        self._free, self._used = self._used, self._free
+        count, read = len(self._used.numbers), self._reader.bytes_read
+        self._recorder.partitions_read += count
+        self._recorder.pages_read += count
+        self._recorder.bytes_read += read - self._bytes_counted
+        self._bytes_counted = read
+        return self._used
+
+    def read_ahead(self, numbers: NDArray[np.int64]) -> None:
+        """Begin to read the set that will be asked for next."""
+        if len(numbers):
+            self._ahead = self._thread.submit(self._free.read, self._reader, numbers)
+
+    def close(self) -> None:
+        """Close the files, after the read that may be under way."""
+        self._thread.shutdown()
+        self._reader.close()
+
+
+def loader_bytes(master: MasterTable, most: int) -> int:
+    """What a page loader takes."""
+    return 2 * set_bytes(master, most) + len(master.pages)
