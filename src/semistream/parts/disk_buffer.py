@@ -218,9 +218,4 @@ def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: i
 
 def _frame_bytes(pages: PageIndex, count: int) -> int:
     """The most bytes that `count` consecutive pages take, read directly."""
-    if not len(pages):
-        return _BLOCK
-    count = min(count, len(pages))
-    starts = pages.offset[: len(pages) - count + 1] & -_BLOCK
-    stops = (pages.offset + pages.length)[count - 1 :] + _BLOCK - 1 & -_BLOCK
-    return int((stops - starts).max())
+    return pages.frame_bytes(count)
