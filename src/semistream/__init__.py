@@ -1,4 +1,11 @@
-"""semistream: join a fast stream with master data far larger than memory."""
+"""semistream: join a fast stream with master data far larger than memory.
+
+Names that need Spark are imported when they are first used, so that the engine alone does not
+load it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from semistream import errors
 from semistream.algorithms import ALGORITHMS, Engine, engine
@@ -7,6 +14,11 @@ from semistream.metrics import Metrics
 from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
+
+if TYPE_CHECKING:
+    from semistream.spark.join import join
+    from semistream.spark.session import local_session
+    from semistream.spark.source import register_source
 
 __version__ = "0.1.0"
 
@@ -20,4 +32,19 @@ __all__ = [
     "Shedding",
     "engine",
     "errors",
+    "join",
+    "local_session",
+    "register_source",
 ]
+
+_ON_SPARK = {
+    "join": "semistream.spark.join",
+    "local_session": "semistream.spark.session",
+    "register_source": "semistream.spark.source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_SPARK:
+        return getattr(import_module(_ON_SPARK[name]), name)
+    raise AttributeError(f"module 'semistream' has no attribute {name!r}")

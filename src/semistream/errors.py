@@ -8,15 +8,20 @@ are the names and sizes known.
 __all__ = [
     "ArrivalOrderError",
     "BudgetError",
+    "CheckpointError",
     "ColumnClashError",
+    "ConservationError",
     "CorruptPageError",
     "InternalError",
+    "JavaError",
     "KeyColumnError",
     "KeyTypeError",
+    "MasterChangedError",
     "MasterExistsError",
     "MasterFormatError",
     "MasterNotFoundError",
     "OptionError",
+    "PipelineStateError",
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
@@ -92,3 +97,23 @@ class ShedFileError(SemistreamError):
 
 class InternalError(SemistreamError):
     """A broken invariant: a defect of semistream, not of its use."""
+
+
+class JavaError(SemistreamError):
+    """Java, which Spark runs on, is missing or too old."""
+
+
+class MasterChangedError(SemistreamError):
+    """A newer version of the master table does not fit the query that follows it."""
+
+
+class CheckpointError(SemistreamError):
+    """The checkpoint of a pipeline cannot be gone on from: its parts do not fit each other."""
+
+
+class ConservationError(SemistreamError):
+    """A micro-batch has lost or doubled stream tuples; nothing more is written."""
+
+
+class PipelineStateError(SemistreamError):
+    """A pipeline was asked for what it cannot do now: started twice, say."""

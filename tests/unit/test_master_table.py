@@ -26,6 +26,7 @@ from semistream.errors import (
 )
 from semistream.relation import Frame, MasterTable
 from semistream.relation import build as build_module
+from semistream.relation import draft as draft_module
 
 
 def stored(master: MasterTable, io: str = "buffered") -> pa.Table:
@@ -319,7 +320,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(build_module, "commit_manifest", fail)
+    monkeypatch.setattr(draft_module, "commit_manifest", fail)
     with pytest.raises(OSError, match="No space left"):
         MasterTable.from_arrow(products(10), tmp_path / "deep" / "r", key="id", layout="given")
     assert files_below(tmp_path) == []
@@ -365,9 +366,9 @@ def test_a_truncated_or_edited_manifest_is_named(root: Path) -> None:
 
 def test_a_newer_format_asks_for_an_upgrade(root: Path) -> None:
     content = json.loads(manifest(root).read_text())
-    content["format_version"] = 2
+    content["format_version"] = 3
     manifest(root).write_text(json.dumps(content))
-    with pytest.raises(MasterFormatError, match=r"format 2.*Upgrade semistream"):
+    with pytest.raises(MasterFormatError, match=r"format 3.*Upgrade semistream"):
         MasterTable.open(root)
 
 

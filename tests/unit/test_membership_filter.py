@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 import semistream as ss
 from semistream.errors import BudgetError, MasterFormatError, OptionError
 from semistream.relation import MembershipFilter, files
+from semistream.relation.local_storage import LocalStorage
+from semistream.relation.manifest import FORMAT_VERSION
 from semistream.relation.membership_filter import expected_rate
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 
@@ -117,10 +119,12 @@ def test_more_bits_are_more_bytes_and_fewer_mistakes() -> None:
 def test_a_filter_read_back_is_the_same(tmp_path: Path) -> None:
     some = MembershipFilter.sized(1000, 10)
     some.add(np.arange(1000))
-    some.save(tmp_path / "f")
+    (tmp_path / "f").write_bytes(some.data)
     data = (tmp_path / "f").read_bytes()
     assert len(data) == some.nbytes
-    again = MembershipFilter.load(tmp_path / "f", len(data), files.checksum_bytes(data))
+    again = MembershipFilter.load(
+        LocalStorage(tmp_path), "f", len(data), files.checksum_bytes(data)
+    )
     codes = np.arange(-5000, 5000)
     assert (again.may_contain(codes) == some.may_contain(codes)).all()
     assert (again.bits, again.probes, again.keys) == (some.bits, some.probes, some.keys)
@@ -130,7 +134,7 @@ def test_the_bits_on_disk_do_not_change(tmp_path: Path) -> None:
     """Filters that were written must be understood for ever."""
     some = MembershipFilter.sized(100, 16)
     some.add(np.arange(-50, 50))
-    some.save(tmp_path / "f")
+    (tmp_path / "f").write_bytes(some.data)
     assert files.checksum_file(tmp_path / "f") == "07d0718ca3a25011"
 
 
@@ -150,7 +154,9 @@ def test_a_file_that_is_no_filter_is_refused(tmp_path: Path, data: bytes) -> Non
     path = tmp_path / "f"
     path.write_bytes(data)
     with pytest.raises(MasterFormatError, match=re.escape(str(path))):
-        MembershipFilter.load(path, len(data), files.checksum_bytes(data))
+        MembershipFilter.load(
+            LocalStorage(path.parent), path.name, len(data), files.checksum_bytes(data)
+        )
 
 
 @pytest.mark.parametrize("bits", [True, 1, 3, 33, -1, 10.0, "10", None])
@@ -186,8 +192,8 @@ def test_a_master_without_a_filter_stays_as_it_was(tmp_path: Path) -> None:
     master = build(tmp_path / "r", filter_bits=0)
     (manifest,) = (tmp_path / "r" / "versions").iterdir()
     content = json.loads(manifest.read_text())
-    assert content["format_version"] == 1
-    assert set(content["files"]) == {"pages", "index"}
+    assert content["format_version"] == FORMAT_VERSION
+    assert set(content["files"]) == {"index"}
     assert master.membership_filter() is None
     assert master.filter_bytes == 0
     assert re.search(r"filter +none", master.describe())
@@ -197,7 +203,10 @@ def test_each_version_has_its_own(tmp_path: Path) -> None:
     build(tmp_path / "r", filter_bits=8)
     build(tmp_path / "r", filter_bits=0, replace=True)
     build(tmp_path / "r", filter_bits=16, replace=True)
-    assert json.loads((tmp_path / "r/versions/00000003.json").read_text())["format_version"] == 1
+    assert (
+        json.loads((tmp_path / "r/versions/00000003.json").read_text())["format_version"]
+        == FORMAT_VERSION
+    )
     found = [ss.MasterTable.open(tmp_path / "r", version).filter_bytes for version in (1, 2, 3)]
     assert found[0] > found[1] == 0
     assert found[2] > found[0]
@@ -357,11 +366,15 @@ def test_a_broken_filter_is_named_and_nothing_is_joined_with_it(
 def test_a_build_that_fails_leaves_no_filter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: MembershipFilter, path: Path) -> None:
-        path.write_bytes(b"half")
-        raise OSError("disk full")
+    real = LocalStorage.write
 
-    monkeypatch.setattr(MembershipFilter, "save", fail)
+    def fail(storage: LocalStorage, name: str, data: bytes) -> None:
+        if name.endswith(".filter"):
+            real(storage, name, b"half")
+            raise OSError("disk full")
+        real(storage, name, data)
+
+    monkeypatch.setattr(LocalStorage, "write", fail)
     with pytest.raises(OSError, match="disk full"):
         build(tmp_path / "r")
     assert list(tmp_path.rglob("*")) == []

@@ -15,7 +15,9 @@ import xxhash
 
 from semistream.errors import CorruptPageError, InternalError, MasterFormatError, OptionError
 from semistream.relation import files, page_file
-from semistream.relation.locator import LOCATOR_PAGE_BYTES, Locator, write_locator
+from semistream.relation.files import PageFiles
+from semistream.relation.local_storage import LocalStorage
+from semistream.relation.locator import LOCATOR_PAGE_BYTES, Locator, locator_rows, write_locator
 from semistream.relation.page_file import PageIndex, write_pages
 from semistream.relation.reader import Frame, PageReader
 
@@ -28,7 +30,20 @@ def rows(count: int, repeat: int = 1) -> pa.Table:
 
 
 def write(path: Path, table: pa.Table, page_bytes: int = 4096) -> PageIndex:
-    return write_pages(path, table, table["id"].to_numpy(), page_bytes).index
+    return write_to(path, table, table["id"].to_numpy(), page_bytes)
+
+
+def write_to(path: Path, table: pa.Table, codes: Any, *rest: Any) -> PageIndex:
+    return write_pages(LocalStorage(path.parent), path.name, table, codes, *rest).index
+
+
+def local(*paths: Path) -> PageFiles:
+    return PageFiles(LocalStorage(paths[0].parent), tuple(path.name for path in paths))
+
+
+def locate(path: Path, codes: Any, pages: PageIndex) -> PageIndex:
+    rows = locator_rows(codes, pages)
+    return write_locator(LocalStorage(path.parent), path.name, rows)[0].index
 
 
 @pytest.fixture
@@ -43,7 +58,7 @@ def reader(request: pytest.FixtureRequest) -> Any:
 
     def open_(path: Path, index: PageIndex, schema: pa.Schema) -> PageReader:
         try:
-            opened.append(PageReader(path, index, schema, request.param))
+            opened.append(PageReader(local(path), index, schema, request.param))
         except OptionError as refusal:
             pytest.skip(str(refusal))
         return opened[-1]
@@ -134,11 +149,11 @@ def test_rows_are_gathered_in_order_across_chunks_and_blocks(
     table = pa.concat_tables(chunks).take(pa.array(shuffled))
     table = pa.concat_tables([table.slice(at, 77) for at in range(0, 3000, 77)])
     codes = table["id"].to_numpy()
-    index = write_pages(path, table, codes, 4096, np.argsort(codes)).index
+    index = write_to(path, table, codes, 4096, np.argsort(codes))
     assert read_all(reader(path, index, table.schema), 5).equals(rows(3000))
     assert (index.length[:-1] >= 0.85 * 4096).all()
     plain = path.with_name("plain")
-    again = write_pages(plain, table, codes, 4096).index
+    again = write_to(plain, table, codes, 4096)
     assert read_all(reader(plain, again, table.schema), 5).equals(table)
     assert (again.length[:-1] >= 0.85 * 4096).all()
 
@@ -169,24 +184,25 @@ def test_span_of_a_gap_between_pages_or_inside_one() -> None:
     low, high = index.span(17)
     assert low > high
     assert index.span(20) == (1, 1)
-    assert index.nbytes == 3 * (5 * 8 + 4)
+    assert index.nbytes == 3 * (5 * 8 + 2 * 4)
 
 
 def test_an_index_is_saved_and_loaded(tmp_path: Path, path: Path) -> None:
     index = write(path, rows(1000))
     saved = tmp_path / "i.index.arrow"
-    index.save(saved)
-    loaded = PageIndex.load(saved, files.checksum_file(saved))
-    for name in ("first", "last", "offset", "length", "rows", "checksum"):
+    saved.write_bytes(index.to_bytes())
+    storage = LocalStorage(tmp_path)
+    loaded = PageIndex.load(storage, saved.name, files.checksum_file(saved))
+    for name in ("first", "last", "offset", "length", "rows", "checksum", "file"):
         assert np.array_equal(getattr(loaded, name), getattr(index, name))
         assert getattr(loaded, name).dtype == getattr(index, name).dtype
     checksum = files.checksum_file(saved)
     saved.write_bytes(saved.read_bytes()[:-10])
     with pytest.raises(MasterFormatError, match=r"i\.index\.arrow has checksum"):
-        PageIndex.load(saved, checksum)
+        PageIndex.load(storage, saved.name, checksum)
     saved.unlink()
     with pytest.raises(MasterFormatError, match="cannot be read"):
-        PageIndex.load(saved, checksum)
+        PageIndex.load(storage, saved.name, checksum)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10_000])
@@ -323,17 +339,17 @@ def test_a_refused_o_direct_is_told(path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(OptionError, match='Use io="buffered"'):
-        PageReader(path, index, table.schema, "direct")
+        PageReader(local(path), index, table.schema, "direct")
 
 
 def test_io_modes_and_missing_files_are_checked(path: Path) -> None:
     table = rows(10)
     index = write(path, table)
     with pytest.raises(OptionError, match="io='mmap'"):
-        PageReader(path, index, table.schema, "mmap")
+        PageReader(local(path), index, table.schema, "mmap")
     path.unlink()
     with pytest.raises(MasterFormatError, match="is missing"):
-        PageReader(path, index, table.schema, "buffered")
+        PageReader(local(path), index, table.schema, "buffered")
 
 
 def test_frames_are_aligned_and_rounded_up() -> None:
@@ -350,12 +366,12 @@ def test_the_locator_finds_the_pages_of_every_code(tmp_path: Path, path: Path, i
     codes = np.repeat(rng.permutation(9000) * 3, rng.integers(1, 4, 9000))
     table = pa.table({"id": codes, "text": ["z" * 30] * len(codes)})
     pages = write(path, table)
-    index = write_locator(tmp_path / "l.arrow", codes, pages)
+    index = locate(tmp_path / "l.arrow", codes, pages)
     assert len(index) > 5
     assert index.max_length <= LOCATOR_PAGE_BYTES
     page_of = np.repeat(np.arange(len(pages)), pages.rows)
     try:
-        locator = Locator(tmp_path / "l.arrow", index, io)
+        locator = Locator(local(tmp_path / "l.arrow"), index, io)
     except OptionError as refusal:
         pytest.skip(str(refusal))
     frame = Frame(locator.frame_bytes())
@@ -372,8 +388,8 @@ def test_the_locator_finds_the_pages_of_every_code(tmp_path: Path, path: Path, i
 
 def test_the_locator_of_no_rows_finds_nothing(tmp_path: Path, path: Path) -> None:
     pages = write(path, rows(0))
-    index = write_locator(tmp_path / "l.arrow", np.empty(0, np.int64), pages)
-    with Locator(tmp_path / "l.arrow", index, "buffered") as locator:
+    index = locate(tmp_path / "l.arrow", np.empty(0, np.int64), pages)
+    with Locator(local(tmp_path / "l.arrow"), index, "buffered") as locator:
         assert locator.find(5, Frame(locator.frame_bytes())) == (1, 0)
         low, high = locator.find_many(np.array([1, 2]))
         assert (low > high).all()

@@ -177,6 +177,15 @@ class Engine:
             self._check_considering()
         return self._run_timed(arrivals, shedding)
 
+    def shape(self, schema: pa.Schema) -> JoinShape:
+        """What joining a stream of this schema gives; raises what a run of it would at once.
+
+        Only a stream's tuples show how wide they are, so a budget may still prove too small.
+        """
+        shape = JoinShape(schema, self._master, self._on, self._how, self._columns)
+        self._sized(shape, pa.RecordBatch.from_pylist([], schema))
+        return shape
+
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
         name = self._algorithm.needs.algorithm
@@ -388,6 +397,12 @@ def engine(
         raise OptionError(
             f"master is a {type(master).__name__}; it must be a MasterTable. Open one with "
             "ss.MasterTable.open(path), or build it with ss.MasterTable.from_arrow(…)."
+        )
+    if master.shard_count > 1 and not master.is_shard:
+        raise OptionError(
+            f"The master table at {master.path} has {master.shard_count} shards, and an engine "
+            "reads one. Make an engine for each, with master.shard(i), or join on Spark with "
+            "ss.join."
         )
     if algorithm not in _BY_NAME:
         raise UnknownAlgorithmError(

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,20 +15,26 @@ from numpy.typing import NDArray
 
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
 from semistream.keys import Codes, KeyCodec
-from semistream.relation import files
 from semistream.relation.columns import ArrowData, as_table, stored_table
-from semistream.relation.locator import write_locator
-from semistream.relation.manifest import (
-    Manifest,
-    StoredFile,
-    commit_manifest,
-    encode_schema,
-    newest_version,
-)
+from semistream.relation.draft import Draft
+from semistream.relation.files import Storage
+from semistream.relation.locator import locator_rows, page_starts, write_locator
+from semistream.relation.manifest import Manifest, StoredFile, encode_schema, newest_version, store
 from semistream.relation.membership_filter import MembershipFilter, check_bits
-from semistream.relation.page_file import PageIndex, WrittenPages, write_pages
+from semistream.relation.page_file import WrittenPages, write_pages
+from semistream.relation.shards import check_shards, shard_of
 
-__all__ = ["CODE_COLUMN", "LAYOUTS", "Recipe", "build"]
+__all__ = [
+    "CODE_COLUMN",
+    "LAYOUTS",
+    "Recipe",
+    "build",
+    "check_columns",
+    "distinct",
+    "next_version",
+    "row_order",
+    "table_codes",
+]
 
 LAYOUTS: Final = ("key", "given")
 """Rows in the order of their codes, or in the order given with each key's rows together."""
@@ -49,10 +53,16 @@ class Recipe:
     page_bytes: int
     layout: str
     filter_bits: int = 0
+    shards: int = 1
 
     @classmethod
     def of(
-        cls, key: str | Sequence[str], page_bytes: int, layout: str, filter_bits: int = 0
+        cls,
+        key: str | Sequence[str],
+        page_bytes: int,
+        layout: str,
+        filter_bits: int = 0,
+        shards: int = 1,
     ) -> Recipe:
         """The recipe for these options; `OptionError` or `KeyColumnError` if one is bad."""
         names = (key,) if isinstance(key, str) else tuple(key)
@@ -66,7 +76,8 @@ class Recipe:
                 "65536 suits most disks."
             )
         check_bits(filter_bits)
-        return cls(names, page_bytes, layout, filter_bits)
+        check_shards(shards)
+        return cls(names, page_bytes, layout, filter_bits, shards)
 
 
 @dataclass(frozen=True)
@@ -76,71 +87,75 @@ class _Rows:
     table: pa.Table
     codes: Codes
     order: NDArray[np.int64] | None
+    cuts: NDArray[np.int64]
+    """Rows, in that order, where shards end."""
     rows_without_key: int
     code_column: str | None
 
+    @property
+    def ordered_codes(self) -> Codes:
+        """The codes in the order of writing."""
+        return self.codes if self.order is None else self.codes[self.order]
 
-def build(data: ArrowData, root: Path, recipe: Recipe, replace: bool) -> int:
-    """Write the next version at `root` and commit it; its number."""
-    version = _next_version(root, replace)
+
+def build(data: ArrowData, storage: Storage, recipe: Recipe, replace: bool) -> int:
+    """Write the next version and commit it; its number."""
+    version = next_version(storage, replace)
     rows = _prepare(data, recipe)
-    made = _directories(root)
-    stem = files.unused_name(f"{version:08d}")
-    paths = {
-        "pages": root / "data" / f"{stem}.pages.arrow",
-        "index": root / "data" / f"{stem}.index.arrow",
-    }
-    if recipe.layout == "given":
-        paths["locator"] = root / "data" / f"{stem}.locator.arrow"
-        paths["locator_index"] = root / "data" / f"{stem}.locator-index.arrow"
-    if recipe.filter_bits:
-        paths["filter"] = root / "data" / f"{stem}.filter"
-    try:
-        written = _write(paths, rows, recipe)
-        files.sync(root / "data")
-        commit_manifest(root, _manifest(version, rows, recipe, written, paths))
-    except BaseException:
-        # Nobody can see them, but they would take space for ever.
-        files.remove([*paths.values(), *made])
-        raise
+    with Draft(storage, version) as draft:
+        name = draft.file("pages.arrow")
+        written = write_pages(
+            storage,
+            f"data/{name}",
+            rows.table,
+            rows.codes,
+            recipe.page_bytes,
+            rows.order,
+            rows.cuts[:-1].tolist(),
+        )
+        fields = _locator(draft, rows, recipe, written)
+        files = fields.pop("files")
+        files["index"] = store(storage, draft.file("index.arrow"), written.index.to_bytes())
+        if recipe.filter_bits:
+            files["filter"] = _write_filter(draft, rows.ordered_codes, recipe.filter_bits)
+        stored = StoredFile(name, written.bytes)
+        draft.commit(_manifest(version, rows, recipe, written, stored, files, fields))
     return version
 
 
-def _next_version(root: Path, replace: bool) -> int:
-    if root.exists() and not root.is_dir():
-        raise OptionError(f"{root} is a file. Give the path of a directory for the master table.")
-    newest = newest_version(root)
+def next_version(storage: Storage, replace: bool) -> int:
+    """The number of the version that a build makes; an error if there must not be one."""
+    if storage.is_file():
+        raise OptionError(
+            f"{storage.path} is a file. Give the path of a directory for the master table."
+        )
+    newest = newest_version(storage)
     if newest and not replace:
         raise MasterExistsError(
-            f"{root} already holds a master table (version {newest}). Pass replace=True to write "
-            "its next version, or choose another path."
+            f"{storage.path} already holds a master table (version {newest}). Pass replace=True "
+            "to write its next version, or choose another path."
         )
     return newest + 1
 
 
-def _directories(root: Path) -> list[Path]:
-    """Make the directories; those that were made, each before its parent."""
-    made = files.make_directories(root)
-    return [
-        *files.make_directories(root / "versions"),
-        *files.make_directories(root / "data"),
-        *made,
-    ]
+def check_columns(names: Sequence[str], key: Sequence[str]) -> None:
+    """Raise unless data with these columns can be stored under this key."""
+    missing = [name for name in key if name not in names]
+    if missing:
+        raise KeyColumnError(
+            f"The data has no key column {', '.join(missing)}; its columns are "
+            f"{', '.join(names)}. Pass key= with one or more of these."
+        )
+    if CODE_COLUMN in names:
+        raise OptionError(f"The name {CODE_COLUMN} is kept for semistream. Rename that column.")
 
 
 def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     table = as_table(data)
-    missing = [name for name in recipe.key if name not in table.column_names]
-    if missing:
-        raise KeyColumnError(
-            f"The data has no key column {', '.join(missing)}; its columns are "
-            f"{', '.join(table.column_names)}. Pass key= with one or more of these."
-        )
-    if CODE_COLUMN in table.column_names:
-        raise OptionError(f"The name {CODE_COLUMN} is kept for semistream. Rename that column.")
+    check_columns(table.column_names, recipe.key)
     table = stored_table(table)
     codec = KeyCodec([table.schema.field(name) for name in recipe.key])
-    codes, valid = _table_codes(table, codec, recipe.key)
+    codes, valid = table_codes(table, codec, recipe.key)
     without_key = 0
     if valid is not None:
         without_key = int(len(codes) - valid.sum())
@@ -148,11 +163,13 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     if not codec.exact:
         field = pa.field(CODE_COLUMN, pa.int64(), nullable=False)
         table = table.append_column(field, pa.array(codes))
-    order = _order(codes, recipe.layout)
-    return _Rows(table, codes, order, without_key, None if codec.exact else CODE_COLUMN)
+    order = row_order(codes, recipe.layout, recipe.shards)
+    counts = np.bincount(shard_of(codes, recipe.shards), minlength=recipe.shards)
+    hidden = None if codec.exact else CODE_COLUMN
+    return _Rows(table, codes, order, np.cumsum(counts), without_key, hidden)
 
 
-def _table_codes(
+def table_codes(
     table: pa.Table, codec: KeyCodec, key: Sequence[str]
 ) -> tuple[Codes, NDArray[np.bool_] | None]:
     """Codes and validity of all rows, chunk by chunk."""
@@ -166,51 +183,69 @@ def _table_codes(
     return np.concatenate(codes), None if all_valid.all() else all_valid
 
 
-def _order(codes: Codes, layout: str) -> NDArray[np.int64] | None:
+def row_order(codes: Codes, layout: str, shards: int) -> NDArray[np.int64] | None:
     """The rows' order on disk, or None if they are in it already."""
     rank = codes
     if layout == "given":
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         rank = first[inverse]
+    if shards > 1:
+        return np.lexsort((rank, shard_of(codes, shards)))
     if len(rank) < 2 or bool((rank[1:] >= rank[:-1]).all()):
         return None
     return np.argsort(rank, kind="stable")
 
 
-def _write(paths: dict[str, Path], rows: _Rows, recipe: Recipe) -> WrittenPages:
-    written = write_pages(paths["pages"], rows.table, rows.codes, recipe.page_bytes, rows.order)
-    written.index.save(paths["index"])
-    codes = rows.codes if rows.order is None else rows.codes[rows.order]
-    if "filter" in paths:
-        _write_filter(paths["filter"], codes, recipe.filter_bits)
-    if "locator" in paths:
-        write_locator(paths["locator"], codes, written.index).save(paths["locator_index"])
-    return written
+def distinct(codes: Codes) -> Codes:
+    """Each code once, of codes of which equal ones are adjacent."""
+    return codes[np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])] if len(codes) else codes
 
 
-def _write_filter(path: Path, codes: Codes, bits: int) -> None:
+def _locator(draft: Draft, rows: _Rows, recipe: Recipe, written: WrittenPages) -> dict[str, Any]:
+    """Write the locator that the layout needs; the manifest's fields for it."""
+    if recipe.layout != "given":
+        return {"files": {}}
+    name = draft.file("locator.arrow")
+    found = locator_rows(rows.ordered_codes, written.index)
+    pages, starts = write_locator(draft.storage, f"data/{name}", found, recipe.shards)
+    index = store(draft.storage, draft.file("locator-index.arrow"), pages.index.to_bytes())
+    return {
+        "files": {"locator_index": index},
+        "locator_files": (StoredFile(name, pages.bytes),),
+        "locator_starts": starts,
+    }
+
+
+def _write_filter(draft: Draft, codes: Codes, bits: int) -> StoredFile:
     """Write the filter of codes of which equal ones are adjacent."""
-    distinct = codes[np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])] if len(codes) else codes
-    members = MembershipFilter.sized(len(distinct), bits)
-    members.add(distinct)
-    members.save(path)
+    some = distinct(codes)
+    members = MembershipFilter.sized(len(some), bits)
+    members.add(some)
+    return store(draft.storage, draft.file("filter"), members.data)
 
 
 def _manifest(
-    version: int, rows: _Rows, recipe: Recipe, written: WrittenPages, paths: dict[str, Path]
+    version: int,
+    rows: _Rows,
+    recipe: Recipe,
+    written: WrittenPages,
+    stored: StoredFile,
+    files: dict[str, StoredFile],
+    fields: dict[str, Any],
 ) -> Manifest:
-    index: PageIndex = written.index
     return Manifest(
         version=version,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
         key=recipe.key,
         layout=recipe.layout,
-        row_count=index.row_count,
-        page_count=len(index),
+        row_count=written.index.row_count,
+        page_count=len(written.index),
         rows_without_key=rows.rows_without_key,
         page_bytes=recipe.page_bytes,
         widest_row=written.widest_row,
         schema=encode_schema(rows.table.schema),
         code_column=rows.code_column,
-        files={role: StoredFile.of(path) for role, path in paths.items()},
+        files=files,
+        page_files=(stored,),
+        shard_starts=page_starts(written.index, rows.cuts),
+        **fields,
     )

@@ -1,37 +1,151 @@
-"""Access to the files of a master table, and the only place that does it.
+"""The files of a master table, wherever they are.
 
-Local paths for now. Everything else in `relation` goes through these few functions, so that
-another filesystem can stand behind them.
+A `Storage` is the folder of one master table, and the only way in `relation` to touch its files:
+names are relative to it ("data/…", "versions/…"). `LocalStorage` is a folder of this machine;
+`RemoteStorage` is anything else that `pyarrow.fs` opens (S3, GCS, ABFS, HDFS).
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
+import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import xxhash
 
 __all__ = [
+    "FOLDERS",
+    "FileEntry",
+    "Location",
+    "PageFiles",
+    "PageSource",
+    "Storage",
     "checksum_bytes",
     "checksum_file",
-    "make_directories",
-    "open_sink",
-    "publish",
-    "read_bytes",
-    "read_into",
-    "remove",
-    "sync",
+    "is_uri",
     "unused_name",
-    "write_bytes",
 ]
 
+Location: TypeAlias = str | os.PathLike[str]
+"""A local path, or a URI."""
+
+FOLDERS = ("versions", "data")
+"""The folders inside that of a master table."""
+
 _CHUNK = 1 << 20
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+class FileEntry(NamedTuple):
+    """A file in a folder."""
+
+    name: str
+    bytes: int
+    modified: float
+    """Seconds since 1970."""
+
+
+class PageSource(Protocol):
+    """A page file open for reading at any place."""
+
+    def read_into(self, memory: memoryview, position: int) -> int:
+        """Fill memory from `position` on; how many bytes came, 0 at the end of the file."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class Storage(Protocol):
+    """The folder of a master table."""
+
+    @property
+    def location(self) -> str:
+        """What opens the same folder again, also in another process."""
+        ...
+
+    @property
+    def path(self) -> Path | str:
+        """The folder as a user knows it: a path, or a URI without passwords."""
+        ...
+
+    def shown(self, name: str) -> str:
+        """A file's full name, for people to read."""
+        ...
+
+    def is_file(self) -> bool:
+        """Whether a file stands where the folder should be."""
+        ...
+
+    def prepare(self) -> list[str]:
+        """Make the folders; those that were missing, each before its parent, for `remove`."""
+        ...
+
+    def entries(self, folder: str) -> list[FileEntry]:
+        """The files in a folder; none if there is no such folder."""
+        ...
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """The bytes of each file; None for one that is missing."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The whole of a small file."""
+        ...
+
+    def read_into(self, name: str, memory: memoryview) -> int:
+        """Fill memory with a file's content; the file's size, which may be another."""
+        ...
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write a new file and wait until it is safe."""
+        ...
+
+    def open_sink(self, name: str) -> pa.NativeFile:
+        """A buffered stream that writes a new file; close it, then `settle` it."""
+        ...
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Wait until files that were written are safe, and will be found by their names."""
+        ...
+
+    def publish(self, name: str, data: bytes, build_id: str) -> None:
+        """Make a file of `versions` appear with all its content, at once.
+
+        `FileExistsError` if another writer has taken, or is taking, the name. `build_id`
+        occurs in the data and in no other writer's.
+        """
+        ...
+
+    def is_sealed(self, name: str) -> bool:
+        """Whether the published file was certainly whole once."""
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, and folders that are empty; what cannot be removed stays."""
+        ...
+
+    def open_pages(self, name: str, direct: bool) -> PageSource:
+        """Open a page file for reading; `direct` past the operating system's page cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class PageFiles:
+    """The page files that the `file` column of a page index numbers."""
+
+    storage: Storage
+    names: tuple[str, ...]
+
+    def shown(self, number: int) -> str:
+        """The full name of a file, for people to read."""
+        return self.storage.shown(self.names[number])
 
 
 def checksum_bytes(data: bytes | memoryview) -> str:
@@ -40,7 +154,7 @@ def checksum_bytes(data: bytes | memoryview) -> str:
 
 
 def checksum_file(path: Path) -> str:
-    """The xxh3 checksum of a file's content."""
+    """The xxh3 checksum of a local file's content."""
     digest = xxhash.xxh3_64()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
@@ -48,77 +162,11 @@ def checksum_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole of a small file."""
-    return path.read_bytes()
-
-
-def read_into(path: Path, memory: memoryview) -> int:
-    """Fill memory with a file's content; the file's size, which may be another."""
-    with open(path, "rb") as file:
-        file.readinto(memory)
-        return os.fstat(file.fileno()).st_size
-
-
 def unused_name(prefix: str) -> str:
     """A name that no other build will choose."""
     return f"{prefix}-{secrets.token_hex(8)}"
 
 
-def make_directories(path: Path) -> list[Path]:
-    """Make a directory and its missing parents; the ones made, innermost first."""
-    made: list[Path] = []
-    while not path.exists():
-        made.append(path)
-        path = path.parent
-    for directory in reversed(made):
-        directory.mkdir(exist_ok=True)
-    return made
-
-
-def open_sink(path: Path) -> pa.NativeFile:
-    """A buffered Arrow stream that writes a new file; close it, then `sync` the file."""
-    return pa.BufferedOutputStream(pa.OSFile(str(path), "wb"), _CHUNK)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file's content, or a directory's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on the disk."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def publish(path: Path, data: bytes) -> None:
-    """Make a file appear at once with all its content; `FileExistsError` if it is there."""
-    temporary = path.parent / unused_name(".tmp")
-    try:
-        write_bytes(temporary, data)
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            # Without hard links two builds could both pass this check; rename is still atomic.
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, "file exists", str(path)) from error
-            os.rename(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
-
-
-def remove(paths: Iterable[Path]) -> None:
-    """Remove files, and directories that are empty; what cannot be removed stays."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+def is_uri(location: Location) -> bool:
+    """Whether the location is a URI rather than a local path."""
+    return isinstance(location, str) and _URI.match(location) is not None

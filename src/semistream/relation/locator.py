@@ -2,21 +2,30 @@
 
 A row per distinct code says on which pages its master rows are. That is too large for memory,
 so it is itself a page file, in code order, with small pages; only its sparse index is in memory.
+In a sharded master each shard has its own run of locator pages.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.page_file import PageIndex, write_pages
+from semistream.relation.files import PageFiles, Storage
+from semistream.relation.page_file import WrittenPages, write_pages
+from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import Frame, PageReader
+from semistream.relation.shards import shard_of
 
-__all__ = ["LOCATOR_PAGE_BYTES", "LOCATOR_SCHEMA", "Locator", "write_locator"]
+__all__ = [
+    "LOCATOR_PAGE_BYTES",
+    "LOCATOR_SCHEMA",
+    "Locator",
+    "locator_rows",
+    "page_starts",
+    "write_locator",
+]
 
 LOCATOR_PAGE_BYTES = 16 << 10
 """Small, because a lookup wants a single row of the page."""
@@ -36,10 +45,12 @@ _ABSENT = (1, 0)
 class Locator:
     """Finds the pages of a code with one read of a small page."""
 
-    def __init__(self, path: Path, index: PageIndex, io: str) -> None:
+    def __init__(self, files: PageFiles, index: PageIndex, io: str, base: int = 0) -> None:
+        """`base` is the number of the page that is to be called page 0."""
         self.index = index
-        self.reader = PageReader(path, index, LOCATOR_SCHEMA, io)
+        self.reader = PageReader(files, index, LOCATOR_SCHEMA, io)
         """Counts the locator's own reads."""
+        self._base = base
 
     def __enter__(self) -> Locator:
         return self
@@ -48,7 +59,7 @@ class Locator:
         self.close()
 
     def close(self) -> None:
-        """Close the locator's file."""
+        """Close the locator's files."""
         self.reader.close()
 
     @property
@@ -74,7 +85,7 @@ class Locator:
         at = int(np.searchsorted(codes, code))
         if codes[at] != code:
             return _ABSENT
-        return int(first_page[at]), int(last_page[at])
+        return int(first_page[at]) - self._base, int(last_page[at]) - self._base
 
     def find_many(
         self, codes: Codes, frame: Frame | None = None
@@ -96,7 +107,8 @@ class Locator:
             found, first_page, last_page = self._columns(page, frame)
             at = np.searchsorted(found, codes[asked])
             hit = found[at] == codes[asked]
-            low[asked[hit]], high[asked[hit]] = first_page[at[hit]], last_page[at[hit]]
+            low[asked[hit]] = first_page[at[hit]] - self._base
+            high[asked[hit]] = last_page[at[hit]] - self._base
         return low, high
 
     def _columns(
@@ -107,19 +119,35 @@ class Locator:
         return codes, first_page, last_page
 
 
-def write_locator(path: Path, codes: Codes, pages: PageIndex) -> PageIndex:
-    """Write the locator of a page file whose rows have these codes, equal ones adjacent."""
+def locator_rows(codes: Codes, pages: PageIndex) -> pa.Table:
+    """The locator of pages whose rows have these codes, equal ones adjacent; in code order."""
     begins = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if len(codes) else codes
     ends = np.r_[begins[1:], len(codes)] - 1 if len(codes) else codes
     rows_before = np.cumsum(pages.rows, dtype=np.int64)
     by_code = np.argsort(codes[begins], kind="stable")
-    found = codes[begins][by_code]
-    table = pa.table(
+    return pa.table(
         [
-            pa.array(found),
+            pa.array(codes[begins][by_code]),
             pa.array(np.searchsorted(rows_before, begins, side="right")[by_code], pa.int32()),
             pa.array(np.searchsorted(rows_before, ends, side="right")[by_code], pa.int32()),
         ],
         schema=LOCATOR_SCHEMA,
     )
-    return write_pages(path, table, found, LOCATOR_PAGE_BYTES).index
+
+
+def write_locator(
+    storage: Storage, name: str, rows: pa.Table, shards: int = 1
+) -> tuple[WrittenPages, tuple[int, ...]]:
+    """Write locator rows, which are in code order; and the first page of each shard."""
+    codes = rows["code"].to_numpy()
+    owner = shard_of(codes, shards)
+    order = np.argsort(owner, kind="stable") if shards > 1 else None
+    cuts = np.cumsum(np.bincount(owner, minlength=shards))
+    written = write_pages(storage, name, rows, codes, LOCATOR_PAGE_BYTES, order, cuts[:-1].tolist())
+    return written, page_starts(written.index, cuts)
+
+
+def page_starts(pages: PageIndex, cuts: NDArray[np.int64]) -> tuple[int, ...]:
+    """The first page of each shard, and the number of pages; `cuts` are rows where shards end."""
+    rows_before = np.concatenate([[0], np.cumsum(pages.rows, dtype=np.int64)])
+    return (0, *np.searchsorted(rows_before, cuts).tolist())

@@ -9,28 +9,36 @@ from __future__ import annotations
 import base64
 import json
 import re
+import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
-from semistream.relation import files
+from semistream.relation.files import Storage, checksum_bytes
 
 __all__ = [
     "FORMAT_VERSION",
     "Manifest",
     "StoredFile",
     "commit_manifest",
+    "committed_versions",
     "encode_schema",
+    "manifest_name",
+    "may_be_committed",
     "newest_version",
+    "now",
     "read_manifest",
+    "store",
+    "unused_id",
+    "version_of",
 ]
 
-FORMAT_VERSION = 1
-"""The newest format this release can read, and the one it writes."""
+FORMAT_VERSION = 2
+"""The format this release reads and writes."""
 
 _NAME = re.compile(r"(\d{8,})\.json")
 
@@ -40,13 +48,31 @@ class StoredFile:
     """A data file of a version."""
 
     name: str
+    """Inside the folder `data`."""
     bytes: int
-    checksum: str
+    checksum: str = ""
+    """Of the whole file; none for page files, where each page has its own."""
 
-    @classmethod
-    def of(cls, path: Path) -> StoredFile:
-        """The record of a file as it is on the disk now."""
-        return cls(path.name, path.stat().st_size, files.checksum_file(path))
+    @property
+    def path(self) -> str:
+        """The name inside the folder of the master table."""
+        return f"data/{self.name}"
+
+
+def store(storage: Storage, name: str, data: bytes | memoryview) -> StoredFile:
+    """Write a small file into the folder `data`, and record it."""
+    storage.write(f"data/{name}", data)
+    return StoredFile(name, len(data), checksum_bytes(data))
+
+
+def unused_id() -> str:
+    """An id that no other writer will choose."""
+    return secrets.token_hex(8)
+
+
+def now() -> str:
+    """The time of a commit: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -54,14 +80,12 @@ class Manifest:
     """All that is known of one version of a master table without opening its data."""
 
     version: int
-    created: str
-    """UTC, ISO 8601."""
     key: tuple[str, ...]
     layout: str
     row_count: int
     page_count: int
     rows_without_key: int
-    """Rows left out because a key component was null."""
+    """Rows left out because a key component was null, by the build and all updates since."""
     page_bytes: int
     widest_row: int
     """Bytes that no row passes when it stands alone in Arrow memory."""
@@ -70,7 +94,20 @@ class Manifest:
     code_column: str | None
     """The stored column that holds hashed codes and is not the user's."""
     files: Mapping[str, StoredFile]
-    """By role: pages, index; for layout "given" locator, locator_index; filter if one was built."""
+    """By role: index; for layout "given" locator_index; filter if one was built."""
+    page_files: tuple[StoredFile, ...]
+    """The files that the index's `file` column numbers."""
+    shard_starts: tuple[int, ...]
+    """The first page of each shard, and the number of pages."""
+    locator_files: tuple[StoredFile, ...] = ()
+    """The same of the locator's index, for layout "given"."""
+    locator_starts: tuple[int, ...] = ()
+    """What `shard_starts` says, of the locator's pages."""
+    operation: str = "build"
+    """What made the version, for people to read."""
+    created: str = field(default_factory=now)
+    build_id: str = field(default_factory=unused_id)
+    """Random: tells this writer's manifest from any other's."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -78,78 +115,135 @@ class Manifest:
         """The Arrow schema of the stored pages."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
 
+    @property
+    def data_files(self) -> list[StoredFile]:
+        """All files of the version in the folder `data`."""
+        return [*self.files.values(), *self.page_files, *self.locator_files]
+
 
 def encode_schema(schema: pa.Schema) -> str:
     """An Arrow schema as a manifest holds it."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
 
-def newest_version(root: Path) -> int:
-    """The highest committed version at `root`, or 0 if there is none."""
-    directory = root / "versions"
-    if not directory.is_dir():
-        return 0
-    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
-    return max((int(match[1]) for match in found if match), default=0)
+def version_of(name: str) -> int | None:
+    """The version that a file of the folder `versions` is the manifest of, if it is one."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
-def read_manifest(root: Path, version: int | None = None) -> Manifest:
-    """The manifest of a version, by default the newest."""
-    wanted = newest_version(root) if version is None else version
-    path = _path(root, wanted)
-    if wanted == 0 or not path.is_file():
-        what = "There is no master table" if version is None else f"There is no version {version}"
-        raise MasterNotFoundError(
-            f"{what} at {root}. Check the path, or build one with MasterTable.from_arrow."
-        )
-    return _decode(path, files.read_bytes(path))
+def committed_versions(storage: Storage) -> list[int]:
+    """The numbers of all manifests, oldest first; one of them may not be whole."""
+    found = (version_of(entry.name) for entry in storage.entries("versions"))
+    return sorted(number for number in found if number)
 
 
-def commit_manifest(root: Path, manifest: Manifest) -> None:
+def newest_version(storage: Storage) -> int:
+    """The highest version number that is taken, or 0 if none is."""
+    return max(committed_versions(storage), default=0)
+
+
+def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
+    """The manifest of a version, by default of the newest that was ever whole."""
+    wanted = committed_versions(storage) if version is None else [version]
+    for number in reversed(wanted):
+        name = manifest_name(number)
+        try:
+            return _decode(storage.shown(name), storage.read(name))
+        except FileNotFoundError:
+            continue
+        except _BrokenManifestError:
+            # Torn while it was written, so its writer never said that it was there; see ADR 0008.
+            if version is not None or storage.is_sealed(name):
+                raise
+    what = "There is no master table" if version is None else f"There is no version {version}"
+    raise MasterNotFoundError(
+        f"{what} at {storage.path}. Check the path, or build one with MasterTable.from_arrow."
+    )
+
+
+def commit_manifest(storage: Storage, manifest: Manifest) -> None:
     """Make the version visible, at once and for good; `MasterExistsError` if it is taken."""
+    _check_there(storage, manifest)
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, sort_keys=True)
     try:
-        files.publish(_path(root, manifest.version), text.encode())
+        storage.publish(manifest_name(manifest.version), text.encode(), manifest.build_id)
     except FileExistsError as error:
         raise MasterExistsError(
-            f"Version {manifest.version} of {root} was committed by another build meanwhile. "
-            "Nothing of this build is visible; run it again."
+            f"Version {manifest.version} of {storage.path} was taken by another build or update "
+            "meanwhile. Nothing of this one is visible: open the newest version and run it again. "
+            "If no other is running, vacuum() clears what a stopped one has left."
         ) from error
 
 
-def _path(root: Path, version: int) -> Path:
-    return root / "versions" / f"{version:08d}.json"
+def may_be_committed(storage: Storage, manifest: Manifest) -> bool:
+    """After a failed commit, whether its manifest is there all the same, or may be."""
+    try:
+        return manifest.build_id.encode() in storage.read(manifest_name(manifest.version))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _check_there(storage: Storage, manifest: Manifest) -> None:
+    """A vacuum may have taken the files of a build that ran longer than its grace time."""
+    stored = manifest.data_files
+    sizes = storage.sizes([file.path for file in stored])
+    gone = [file.name for file, size in zip(stored, sizes, strict=True) if size != file.bytes]
+    if gone:
+        raise MasterFormatError(
+            f"Files of this build vanished from {storage.path} before it was committed: "
+            f"{', '.join(gone[:3])}. Run it again, with a longer grace time of vacuum."
+        )
+
+
+def manifest_name(version: int) -> str:
+    """The file of a version's manifest, inside the folder of the master table."""
+    return f"versions/{version:08d}.json"
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return files.checksum_bytes(canonical.encode())
+    return checksum_bytes(canonical.encode())
 
 
-def _decode(path: Path, data: bytes) -> Manifest:
+def _decode(shown: str, data: bytes) -> Manifest:
     try:
         content = json.loads(data)
         format_version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise _broken(path, f"it is not a manifest ({error})") from error
-    # Before the checksum: a newer format may be summed in another way.
-    if isinstance(format_version, int) and format_version > FORMAT_VERSION:
+        raise _broken(shown, f"it is not a manifest ({error})") from error
+    # Before the checksum: another format may be summed in another way.
+    if isinstance(format_version, int) and format_version != FORMAT_VERSION:
         raise MasterFormatError(
-            f"{path} has format {format_version}; this semistream reads up to {FORMAT_VERSION}. "
-            "Upgrade semistream."
+            f"{shown} has format {format_version}; this semistream reads format {FORMAT_VERSION}. "
+            + ("Upgrade semistream." if format_version > FORMAT_VERSION else "Build it again.")
         )
     checksum = content.pop("checksum", None)
     if checksum != _checksum(content):
-        raise _broken(path, "its content does not have the checksum it states")
+        raise _broken(shown, "its content does not have the checksum it states")
     try:
-        stored = {role: StoredFile(**entry) for role, entry in content.pop("files").items()}
-        return Manifest(**{**content, "key": tuple(content["key"])}, files=stored)
+        return _from_content(content)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _broken(path, f"its fields are not those of a manifest ({error})") from error
+        raise _broken(shown, f"its fields are not those of a manifest ({error})") from error
 
 
-def _broken(path: Path, reason: str) -> MasterFormatError:
-    return MasterFormatError(
-        f"Manifest {path} is broken: {reason}. Restore it, or build the master again."
+def _from_content(content: dict[str, Any]) -> Manifest:
+    for name in ("key", "shard_starts", "locator_starts"):
+        content[name] = tuple(content[name])
+    for name in ("page_files", "locator_files"):
+        content[name] = tuple(StoredFile(**entry) for entry in content[name])
+    stored = {role: StoredFile(**entry) for role, entry in content.pop("files").items()}
+    return Manifest(**content, files=stored)
+
+
+class _BrokenManifestError(MasterFormatError):
+    """A manifest that is not whole."""
+
+
+def _broken(shown: str, reason: str) -> MasterFormatError:
+    return _BrokenManifestError(
+        f"Manifest {shown} is broken: {reason}. Restore it, or build the master again."
     )

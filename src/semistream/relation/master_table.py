@@ -1,72 +1,57 @@
-"""Master tables: R on disk, in versions.
+"""Master tables: R in files, in versions.
 
-A master table is a directory. Data files never change; a version is its manifest.
+A master table is a folder, on a local disk or anywhere that `pyarrow.fs` opens. Data files never
+change; a version is its manifest.
 
     products.master/
       versions/00000001.json                    the manifest; the highest number is the newest
-      data/00000001-<random>.pages.arrow        the rows, a record batch per page
+      data/00000001-<random>.pages.arrow        rows, a record batch per page; one or more files
       data/00000001-<random>.index.arrow        a row per page
       data/00000001-<random>.locator.arrow      layout "given" only, with its own index file
       data/00000001-<random>.filter             which keys may be there, if asked for
 
-The files of older versions stay, so whoever has one open, or wants it again, can read it.
+The files of older versions stay until a vacuum, so whoever has one open, or wants it again, can
+read it.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+import dataclasses
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 
-import numpy as np
-import pyarrow as pa
-
-from semistream.errors import CorruptPageError, MasterFormatError
-from semistream.keys import KeyCodec
 from semistream.relation.build import Recipe, build
+from semistream.relation.change import Change, KeyData, deletion, upsertion
 from semistream.relation.columns import ArrowData
-from semistream.relation.locator import Locator
-from semistream.relation.manifest import Manifest, read_manifest
-from semistream.relation.membership_filter import MembershipFilter
-from semistream.relation.page_file import PageIndex
-from semistream.relation.reader import PageReader
+from semistream.relation.files import Location
+from semistream.relation.manifest import read_manifest
+from semistream.relation.master_version import MasterVersion
+from semistream.relation.storage import storage_at
+from semistream.relation.update import update
+from semistream.relation.vacuum import Vacuumed, VersionInfo, history, vacuum
 
 __all__ = ["MasterTable"]
 
 
-class MasterTable:
-    """One version of a master table, open for reading. It never changes once open.
+class MasterTable(MasterVersion):
+    """One version of a master table, open for reading, from which the next can be made.
 
-    Made by `from_arrow` or `open`. Only its page index is in memory.
+    Made by `from_arrow`, `build` or `open`. It never changes once open: an update gives the next
+    version as another `MasterTable`.
     """
-
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._root = root
-        self._manifest = manifest
-        self._pages = PageIndex.load(*self._indexed("index"))
-        self._locator_pages: PageIndex | None = None
-        if "locator" in manifest.files:
-            self._locator_pages = PageIndex.load(*self._indexed("locator_index"))
-        self._filter: MembershipFilter | None = None
-        self._stored_schema = manifest.stored_schema
-        names = [name for name in self._stored_schema.names if name != manifest.code_column]
-        self._schema = pa.schema(
-            [self._stored_schema.field(name) for name in names], self._stored_schema.metadata
-        )
-        self._codec = KeyCodec([self._schema.field(name) for name in manifest.key])
-        self._check_files()
 
     @classmethod
     def from_arrow(
         cls,
         data: ArrowData,
-        path: str | os.PathLike[str],
+        path: Location,
         *,
         key: str | Sequence[str],
         page_bytes: int = 65536,
         layout: str = "key",
         replace: bool = False,
         filter_bits: int = 0,
+        shards: int = 1,
     ) -> MasterTable:
         """Build a master table from Arrow data and open it.
 
@@ -75,7 +60,7 @@ class MasterTable:
 
         Args:
             data: a table, a record batch, a reader, or an iterable of record batches.
-            path: the directory of the master table.
+            path: the folder of the master table: a local path, or a URI that pyarrow opens.
             key: the key column, or several of them.
             page_bytes: the most bytes of a page; a longer row has a page of its own.
             layout: "key" for code order, "given" for the data's own order with the rows of
@@ -83,178 +68,137 @@ class MasterTable:
             replace: whether to write the next version of a master table that exists.
             filter_bits: bits per key of a membership filter, 4 to 32, so that joins need not
                 look for absent keys on the disk (10 lets 1 % of them pass); 0 for none.
+            shards: in how many parts, by a hash of the key, the pages are divided.
         """
-        root = Path(os.fspath(path))
-        version = build(data, root, Recipe.of(key, page_bytes, layout, filter_bits), replace)
-        return cls.open(root, version)
+        storage = storage_at(path)
+        recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards)
+        version = build(data, storage, recipe, replace)
+        return cls(storage, read_manifest(storage, version))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], version: int | None = None) -> MasterTable:
-        """Open a version of the master table at `path`, by default the newest."""
-        root = Path(os.fspath(path))
-        return cls(root, read_manifest(root, version))
+    def open(cls, path: Location, version: int | None = None) -> MasterTable:
+        """Open a version of the master table at a path or URI, by default the newest."""
+        storage = storage_at(path)
+        return cls(storage, read_manifest(storage, version))
 
-    @property
-    def path(self) -> Path:
-        """The directory of the master table."""
-        return self._root
+    @staticmethod
+    def latest_version(path: Location) -> int:
+        """The number of the newest version; of its files only the manifest is read."""
+        return read_manifest(storage_at(path)).version
 
-    @property
-    def version(self) -> int:
-        """The number of this version, from 1."""
-        return self._manifest.version
+    @classmethod
+    def build(
+        cls,
+        df: object,
+        path: Location,
+        *,
+        key: str | Sequence[str],
+        page_bytes: int = 65536,
+        layout: str | None = None,
+        order_by: str | None = None,
+        sample: object | None = None,
+        shards: int = 1,
+        filter_bits: int = 0,
+        replace: bool = False,
+        progress: object = None,
+    ) -> MasterTable:
+        """Build a master table from a Spark DataFrame, as Spark jobs, and open it.
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns."""
-        return self._manifest.key
+        No process holds more of R than a few pages and an index entry per page. The frame is
+        evaluated twice (once to divide it evenly), with `order_by` or `sample` a few times.
+        For options not told here, see `from_arrow`.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The user's columns, with the types they are stored as."""
-        return self._schema
-
-    @property
-    def stored_schema(self) -> pa.Schema:
-        """The columns of a page: `schema`, and `code_column` at the end if there is one."""
-        return self._stored_schema
-
-    @property
-    def code_column(self) -> str | None:
-        """The stored column with the rows' codes; None when the key column is the code."""
-        return self._manifest.code_column
-
-    @property
-    def layout(self) -> str:
-        """The order of the rows: "key" or "given"."""
-        return self._manifest.layout
-
-    @property
-    def row_count(self) -> int:
-        """Rows stored."""
-        return self._manifest.row_count
-
-    @property
-    def rows_without_key(self) -> int:
-        """Rows that were left out because their key is null."""
-        return self._manifest.rows_without_key
-
-    @property
-    def page_count(self) -> int:
-        """Pages stored."""
-        return self._manifest.page_count
-
-    @property
-    def page_bytes(self) -> int:
-        """The most bytes of a page, unless a single row is longer."""
-        return self._manifest.page_bytes
-
-    @property
-    def widest_row(self) -> int:
-        """Bytes that no row passes when it stands alone in Arrow memory."""
-        return self._manifest.widest_row
-
-    @property
-    def codec(self) -> KeyCodec:
-        """Turns keys into the codes that the index knows."""
-        return self._codec
-
-    @property
-    def pages(self) -> PageIndex:
-        """Where the pages are and which codes they hold."""
-        return self._pages
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes of the indices in memory, a dense layout's included."""
-        locator = self._locator_pages.nbytes if self._locator_pages is not None else 0
-        return self._pages.nbytes + locator
-
-    @property
-    def locator_frame_bytes(self) -> int:
-        """Bytes of the frame that look-ups in a dense index need; 0 in key order."""
-        pages = self._locator_pages
-        return 0 if pages is None else pages.max_length + 2 * 4096
-
-    def reader(self, io: str = "buffered") -> PageReader:
-        """A new reader of the pages; its batches have `stored_schema`."""
-        return PageReader(self._file("pages"), self._pages, self._stored_schema, io)
-
-    def locator(self, io: str = "buffered") -> Locator | None:
-        """A new locator for layout "given"; None for layout "key", where `pages` suffices."""
-        if self._locator_pages is None:
-            return None
-        return Locator(self._file("locator"), self._locator_pages, io)
-
-    @property
-    def filter_bytes(self) -> int:
-        """Bytes that the membership filter takes in memory; 0 without one."""
-        stored = self._manifest.files.get("filter")
-        return 0 if stored is None else stored.bytes
-
-    def membership_filter(self) -> MembershipFilter | None:
-        """The filter over the keys, read when first asked for; None if none was built.
-
-        `MasterFormatError` if its file is not as it was written.
+        Args:
+            df: a batch DataFrame, classic or of Spark Connect.
+            path: a folder that driver and executors all reach.
+            key: the key column, or several of them.
+            page_bytes: the most bytes of a page.
+            layout: "key", or "given", which is the default with `order_by` or `sample`.
+            order_by: the column by which keys are laid out, the highest first; of a key with
+                several rows the highest value counts. Say, a frequency of access.
+            sample: a DataFrame with the key columns, of stream tuples; keys are laid out by how
+                often they occur in it, the most frequent first.
+            shards: in how many parts, by a hash of the key, the pages are divided.
+            filter_bits: bits per key of a membership filter; 0 for none.
+            replace: whether to write the next version of a master table that exists.
+            progress: True or False to show progress on stderr or not, by default if that is a
+                terminal; or a function that is called with a `BuildProgress` now and then.
         """
-        stored = self._manifest.files.get("filter")
-        if self._filter is None and stored is not None:
-            path = self._file("filter")
-            self._filter = MembershipFilter.load(path, stored.bytes, stored.checksum)
-        return self._filter
-
-    def describe(self) -> str:
-        """What this version holds, for people to read."""
-        stored = sum(file.bytes for file in self._manifest.files.values())
-        average = int(self._pages.length.sum()) / self.row_count if self.row_count else 0.0
-        lines = {
-            "version": f"{self.version} of {self._manifest.created}",
-            "key": f"{', '.join(self.key)} ({'exact' if self._codec.exact else 'hashed'})",
-            "layout": self.layout,
-            "rows": f"{self.row_count:,} ({self.rows_without_key:,} without a key left out)",
-            "row bytes": f"{average:,.1f} on average, at most {self.widest_row:,}",
-            "pages": f"{self.page_count:,} of at most {self.page_bytes:,} bytes",
-            "bytes": f"{stored:,} on disk",
-            "index": f"{self.index_bytes:,} bytes in memory",
-            "filter": f"{self.filter_bytes:,} bytes in memory" if self.filter_bytes else "none",
-        }
-        width = max(map(len, lines))
-        body = "\n".join(f"  {name:<{width}}  {text}" for name, text in lines.items())
-        return f"master table {self._root}\n{body}"
-
-    def __repr__(self) -> str:
-        return (
-            f"MasterTable({str(self._root)!r}, version={self.version}, key={self.key}, "
-            f"rows={self.row_count}, pages={self.page_count})"
+        # Spark stands above this layer: it is looked up when asked for, never imported here.
+        builder = import_module("semistream.spark.master_builder")
+        storage = storage_at(path)
+        version = builder.build(
+            df,
+            storage,
+            key=key,
+            page_bytes=page_bytes,
+            layout=layout,
+            order_by=order_by,
+            sample=sample,
+            shards=shards,
+            filter_bits=filter_bits,
+            replace=replace,
+            progress=progress,
         )
+        return cls(storage, read_manifest(storage, version))
 
-    def _file(self, role: str) -> Path:
-        return self._root / "data" / self._manifest.files[role].name
+    def upsert(self, data: ArrowData) -> MasterTable:
+        """Replace all rows of each key in the data by the data's rows of that key.
 
-    def _indexed(self, role: str) -> tuple[Path, str]:
-        return self._file(role), self._manifest.files[role].checksum
+        New keys are added; a key may have several rows; rows with a null key are left out and
+        counted. `data` has the master's columns and is collected in memory, a Spark frame too.
+        The new version is returned; this one stays as it is. `MasterExistsError` if another
+        writer has made a newer version meanwhile: then nothing has changed.
+        """
+        hidden = self._manifest.code_column
+        change = upsertion(data, self._codec, self.key, self._stored_schema, hidden)
+        return self._updated(change)
 
-    def _check_files(self) -> None:
-        """Find a broken set of files now, not in the middle of a join."""
-        counted = (len(self._pages), self._pages.row_count)
-        if counted != (self.page_count, self.row_count):
-            raise MasterFormatError(
-                f"The index of {self._root} has (pages, rows) {counted}, its manifest "
-                f"{(self.page_count, self.row_count)}. Restore the files or build it again."
-            )
-        for role, index in (("pages", self._pages), ("locator", self._locator_pages)):
-            if index is not None:
-                self._check_size(self._file(role), self._manifest.files[role].bytes, index)
+    def delete(self, keys: KeyData) -> MasterTable:
+        """Remove all rows of the keys; a key that is not there is no error.
 
-    def _check_size(self, path: Path, expected: int, index: PageIndex) -> None:
-        if not path.is_file():
-            raise MasterFormatError(f"{path} is missing. Restore it or build the master again.")
-        size = path.stat().st_size
-        if size == expected:
-            return
-        whole = int(np.searchsorted(index.offset + index.length, size, side="right"))
-        broken = f"page {whole}" if whole < len(index) else "what follows its last page"
-        raise CorruptPageError(
-            f"{path} has {size} bytes, expected {expected}: it is broken from {broken} on. "
-            "Restore the file from a copy, or build the master again."
-        )
+        `keys` is an Arrow table or a Spark frame with the key columns, or, for a single key
+        column, an array or a list of values; for several, a list of tuples. See `upsert`.
+        """
+        return self._updated(deletion(keys, self._codec, self.key, self._stored_schema))
+
+    def compact(self) -> MasterTable:
+        """Pack all rows into full pages of one fresh file: the next version, with the same rows.
+
+        Updates leave pages half full and scattered over files; this makes reads as they were
+        after the build. Rows stream through; layout "given" needs 16 bytes per key besides.
+        """
+        nothing = deletion([], self._codec, self.key, self._stored_schema)
+        return self._updated(dataclasses.replace(nothing, operation="compact"), everything=True)
+
+    def history(self) -> list[VersionInfo]:
+        """The versions that are still there, oldest first, and what made each."""
+        return history(self._storage)
+
+    def vacuum(
+        self,
+        keep_versions: int = 2,
+        pinned: Iterable[int] = (),
+        grace_seconds: float = 3600.0,
+    ) -> Vacuumed:
+        """Remove old versions, and files that no remaining version names; what was removed.
+
+        The newest `keep_versions` stay, and those in `pinned`. Files that no version ever named
+        are left-overs of stopped builds, or belong to one that is running: they go only when
+        they are older than `grace_seconds`. A reader that has an old version open on a local
+        disk reads on (up to 128 files, which it holds open); elsewhere its next read fails.
+        """
+        return vacuum(self._storage, keep_versions, pinned, grace_seconds)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as where it is, not as what it holds: it is opened again."""
+        return _reopened, (self.location, self.version, self._shard)
+
+    def _updated(self, change: Change, everything: bool = False) -> MasterTable:
+        version = update(self, change, everything)
+        return MasterTable(self._storage, read_manifest(self._storage, version))
+
+
+def _reopened(location: str, version: int, shard: int | None) -> MasterTable:
+    master = MasterTable.open(location, version)
+    return master if shard is None else master.shard(shard)

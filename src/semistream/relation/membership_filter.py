@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import struct
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from semistream.errors import MasterFormatError, OptionError
 from semistream.kernels import kernel
 from semistream.keys import Codes
-from semistream.relation import files
+from semistream.relation.files import Storage, checksum_bytes
 
-__all__ = ["MembershipFilter", "check_bits", "expected_rate"]
+__all__ = ["SLICE_BLOCKS", "FilterShape", "MembershipFilter", "check_bits", "expected_rate"]
 
 _BLOCK_BYTES: Final = 64
 _BLOCK_BITS: Final = 512
@@ -38,6 +38,8 @@ _MOST_PROBES: Final = 14
 """Two mixed words give so many bit numbers; more probes would gain next to nothing."""
 _PER_WORD: Final = 7
 """Bit numbers, of nine bits each, in a mixed word."""
+SLICE_BLOCKS: Final = 1 << 14
+"""Blocks of a slice: a megabyte."""
 _MAGIC: Final = b"SSBLOOM1"
 _HEADER: Final = struct.Struct("<8s4q24x")
 
@@ -58,17 +60,24 @@ def _mix(h: np.uint64) -> np.uint64:
 
 
 @kernel
-def _block(mixed: np.uint64, words: NDArray[np.uint64]) -> np.uint64:
-    """The first word of the block that a mixed code chooses."""
-    return ((mixed >> _S32) * np.uint64(len(words) >> 3) >> _S32) << _S3
+def _block(mixed: np.uint64, blocks: np.uint64) -> np.uint64:
+    """The block, of so many, that a mixed code chooses."""
+    return (mixed >> _S32) * blocks >> _S32
 
 
 @kernel
-def add(words: NDArray[np.uint64], probes: int, codes: Codes) -> None:
-    """Set the bits of each code."""
+def blocks_of(codes: Codes, blocks: int, out: NDArray[np.int64]) -> None:
+    """The block, of so many, that each code chooses."""
+    for i in range(len(codes)):
+        out[i] = np.int64(_block(_mix(np.uint64(codes[i])), np.uint64(blocks)))
+
+
+@kernel
+def add(words: NDArray[np.uint64], begin: int, blocks: int, probes: int, codes: Codes) -> None:
+    """Set the bits of each code in words that are those of the blocks from `begin` on."""
     for i in range(len(codes)):
         mixed = _mix(np.uint64(codes[i]))
-        first = _block(mixed, words)
+        first = (_block(mixed, np.uint64(blocks)) - np.uint64(begin)) << _S3
         bits = mixed
         for j in range(probes):
             if j % _PER_WORD == 0:
@@ -87,7 +96,7 @@ def may_contain(
     early = min(probes, _PER_WORD)
     for i in range(len(codes)):
         mixed = _mix(np.uint64(codes[i]))
-        first = _block(mixed, words)
+        first = _block(mixed, np.uint64(len(words) >> 3)) << _S3
         mixed = _mix(mixed + _GOLDEN)
         bits = mixed
         every = _ONE
@@ -136,6 +145,41 @@ def _best_probes(bits: int) -> int:
     return min(range(1, _MOST_PROBES + 1), key=lambda probes: expected_rate(bits, probes))
 
 
+@dataclass(frozen=True)
+class FilterShape:
+    """What a filter is like, for those who make it in slices: runs of `SLICE_BLOCKS` blocks."""
+
+    keys: int
+    bits: int
+    blocks: int
+    probes: int
+
+    @classmethod
+    def of(cls, keys: int, bits: int) -> FilterShape:
+        """The shape for so many different keys, with `bits` bits for each."""
+        return cls(keys, bits, max(1, -(-keys * bits // _BLOCK_BITS)), _best_probes(bits))
+
+    @property
+    def header(self) -> bytes:
+        """The beginning of the file."""
+        return _HEADER.pack(_MAGIC, self.bits, self.probes, self.blocks, self.keys)
+
+    def slices_of(self, codes: Codes) -> NDArray[np.int64]:
+        """The number of the slice that each code is in."""
+        out = np.empty(len(codes), np.int64)
+        blocks_of(_read_only(codes), self.blocks, out)
+        return out // SLICE_BLOCKS
+
+    def slice_words(self, number: int) -> NDArray[np.uint64]:
+        """An empty slice."""
+        begin = number * SLICE_BLOCKS
+        return np.zeros(min(SLICE_BLOCKS, self.blocks - begin) * 8, np.uint64)
+
+    def add(self, words: NDArray[np.uint64], number: int, codes: Codes) -> None:
+        """Put codes into the slice that they are in."""
+        add(words, number * SLICE_BLOCKS, self.blocks, self.probes, _read_only(codes))
+
+
 class MembershipFilter:
     """Says of a code that R does not have it, or that it may.
 
@@ -164,33 +208,35 @@ class MembershipFilter:
     @classmethod
     def sized(cls, keys: int, bits: int) -> MembershipFilter:
         """An empty filter for so many different keys, with `bits` bits for each."""
-        blocks = max(1, -(-keys * bits // _BLOCK_BITS))
-        buffer = _memory(_HEADER.size + blocks * _BLOCK_BYTES)
-        np.frombuffer(buffer, np.uint8)[:] = 0
-        _HEADER.pack_into(buffer, 0, _MAGIC, bits, _best_probes(bits), blocks, keys)
+        shape = FilterShape.of(keys, bits)
+        buffer = _memory(_HEADER.size + shape.blocks * _BLOCK_BYTES)
+        content = np.frombuffer(buffer, np.uint8)
+        content[:] = 0
+        content[: _HEADER.size] = np.frombuffer(shape.header, np.uint8)
         return cls(buffer)
 
     @classmethod
-    def load(cls, path: Path, nbytes: int, checksum: str) -> MembershipFilter:
+    def load(cls, storage: Storage, name: str, nbytes: int, checksum: str) -> MembershipFilter:
         """Read a filter of `nbytes` bytes; `MasterFormatError` unless it is as it was written."""
         buffer = _memory(nbytes)
         try:
-            found = files.read_into(path, memoryview(buffer))
+            found = storage.read_into(name, memoryview(buffer))
             if found != nbytes:
                 raise ValueError(f"it has {found:,} bytes, expected {nbytes:,}")
-            summed = files.checksum_bytes(memoryview(buffer))
+            summed = checksum_bytes(memoryview(buffer))
             if summed != checksum:
                 raise ValueError(f"it has checksum {summed}, expected {checksum}")
             return cls(buffer)
         except (OSError, ValueError) as error:
             raise MasterFormatError(
-                f"Membership filter {path} is broken: {error}. Restore the file, build the "
-                "master again, or join without it (use_filter=False)."
+                f"Membership filter {storage.shown(name)} is broken: {error}. Restore the file, "
+                "build the master again, or join without it (use_filter=False)."
             ) from error
 
-    def save(self, path: Path) -> None:
-        """Write the filter to a new file and wait for the disk."""
-        files.write_bytes(path, self._buffer.to_pybytes())
+    @property
+    def data(self) -> memoryview:
+        """The filter as a file holds it."""
+        return memoryview(self._buffer)
 
     @property
     def nbytes(self) -> int:
@@ -204,9 +250,23 @@ class MembershipFilter:
             return 0.0
         return expected_rate(self._words.size * 64 / self.keys, self.probes)
 
+    def bits_for(self, keys: int) -> float:
+        """Bits there are for each of so many keys."""
+        return self._words.size * 64 / max(keys, 1)
+
+    def extended(self, codes: Codes, keys: int) -> MembershipFilter:
+        """A copy of the same size with more codes in it, made for so many keys in all."""
+        buffer = _memory(self.nbytes)
+        np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(self._buffer, np.uint8)
+        blocks = self._words.nbytes // _BLOCK_BYTES
+        _HEADER.pack_into(buffer, 0, _MAGIC, self.bits, self.probes, blocks, keys)
+        copied = MembershipFilter(buffer)
+        copied.add(codes)
+        return copied
+
     def add(self, codes: Codes) -> None:
         """Put codes in; O(1) each. Only into a filter that `sized` has made."""
-        add(self._words, self.probes, _read_only(codes))
+        add(self._words, 0, len(self._words) >> 3, self.probes, _read_only(codes))
 
     def may_contain(self, codes: Codes) -> NDArray[np.bool_]:
         """For each code whether it may be in; False is certain. O(1) each."""

@@ -1,4 +1,4 @@
-"""Page files: R as an Arrow IPC file with one record batch per page, and the index of it.
+"""Page files: rows of R as an Arrow IPC file with one record batch per page.
 
     | magic, schema | page 0 | page 1 | ... | page n-1 | footer |
                     ^ offset[0], length[0], checksum[0], rows[0], first[0], last[0]
@@ -9,183 +9,131 @@ contiguous read. The file stays an ordinary Arrow file: any Arrow tool reads it 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from semistream.errors import InternalError, MasterFormatError
+from semistream.errors import InternalError
 from semistream.keys import Codes
-from semistream.relation import files
+from semistream.relation.files import Storage
 from semistream.relation.gather import OrderedRows
-from semistream.row_bytes import PACKED_FLAG, row_bytes
+from semistream.relation.page_index import PageIndex
+from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
-__all__ = ["PageIndex", "WrittenPages", "write_pages"]
+__all__ = ["PageIndex", "PageWriter", "WrittenPages", "write_pages"]
 
-_BLOCK_BYTES = 128 << 20
+_BLOCK_BYTES = 32 << 20
 _MAX_ROWS = 2**31 - 1
 _PADDING = 8
-_DTYPES: dict[str, Any] = {
-    "first": np.int64,
-    "last": np.int64,
-    "offset": np.int64,
-    "length": np.int64,
-    "rows": np.int32,
-    "checksum": np.uint64,
-}
-
-
-@dataclass(frozen=True, eq=False)
-class PageIndex:
-    """Where each page of a page file lies and what it holds: one array item per page."""
-
-    first: Codes
-    """Code of the page's first row."""
-    last: Codes
-    """Code of the page's last row."""
-    offset: NDArray[np.int64]
-    """Where the page's message begins in the file."""
-    length: NDArray[np.int64]
-    """Bytes of the page's message."""
-    rows: NDArray[np.int32]
-    """Rows of the page."""
-    checksum: NDArray[np.uint64]
-    """xxh3_64 of the page's message."""
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes the index takes in memory."""
-        return sum(int(getattr(self, name).nbytes) for name in _DTYPES)
-
-    @property
-    def row_count(self) -> int:
-        """Rows in all pages together."""
-        return int(self.rows.sum(dtype=np.int64))
-
-    @property
-    def max_length(self) -> int:
-        """Bytes of the longest page, 0 without pages."""
-        return int(self.length.max(initial=0))
-
-    def span(self, code: int) -> tuple[int, int]:
-        """First and last page that may hold the code, or a pair lo > hi; O(log pages).
-
-        Only for files in code order. Their rows of one code are adjacent and may span pages.
-        """
-        low = int(np.searchsorted(self.last, code, side="left"))
-        return low, int(np.searchsorted(self.first, code, side="right")) - 1
-
-    def save(self, path: Path) -> None:
-        """Write the index as an Arrow IPC file, a row per page, and wait for the disk."""
-        batch = pa.record_batch({name: pa.array(getattr(self, name)) for name in _DTYPES})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        files.write_bytes(path, sink.getvalue().to_pybytes())
-
-    @classmethod
-    def load(cls, path: Path, checksum: str) -> PageIndex:
-        """Read an index back; `MasterFormatError` unless it has the checksum."""
-        try:
-            data = files.read_bytes(path)
-            found = files.checksum_bytes(data)
-            if found != checksum:
-                raise MasterFormatError(
-                    f"Index {path} has checksum {found}, expected {checksum}: it was changed or "
-                    "cut short. Restore the file or build the master again."
-                )
-            table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
-            return cls(**{name: table.column(name).to_numpy() for name in _DTYPES})
-        except (OSError, KeyError, pa.ArrowException) as error:
-            raise MasterFormatError(
-                f"Index {path} cannot be read: {error}. Restore it or build the master again."
-            ) from error
-
-    @classmethod
-    def of(cls, columns: dict[str, list[int]]) -> PageIndex:
-        """An index from one list per array."""
-        return cls(**{f.name: np.array(columns[f.name], _DTYPES[f.name]) for f in fields(cls)})
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenPages:
-    """What `write_pages` has to tell of the file it wrote."""
+    """What there is to tell of a page file that was written."""
 
     index: PageIndex
     widest_row: int
     """Bytes that no row passes when it stands alone in Arrow memory."""
+    bytes: int
+    """Bytes of the file."""
 
 
-def write_pages(
-    path: Path,
-    table: pa.Table,
-    codes: Codes,
-    page_bytes: int,
-    order: NDArray[np.int64] | None = None,
-) -> WrittenPages:
-    """Write a table as pages of at most `page_bytes` each; a longer row gets its own page.
+class PageWriter:
+    """Packs rows, as they come, into pages of one new file; use it as a context manager.
 
-    Rows are taken in `order` (by default as they are), and rows of one code must be adjacent
-    in it. They are gathered a block of pages at a time: the file is never in memory as a whole.
+    It holds back less than two pages' rows (of those added at once, the rest is written), so
+    that pages are full. `placed` is called with the codes of each page when it is written.
     """
-    rows = OrderedRows(table, order)
-    codes = codes if order is None else codes[order]
-    sizes = row_bytes(table, PACKED_FLAG)
-    ends = np.cumsum(sizes if order is None else sizes[order])
-    with _PageSink(path, table.schema, page_bytes) as sink:
-        start = 0
-        while start < len(codes):
-            # A block holds its first page at least, or the loop would stand still.
-            block_stop = max(
-                _stop(ends, start, _BLOCK_BYTES), _stop(ends, start, sink.payload_bytes)
-            )
-            block = rows.take(start, block_stop)
-            block_start = start
-            while start < block_stop:
-                stop = _stop(ends, start, sink.payload_bytes)
-                if stop > block_stop:
-                    break  # the page would be cut short by the block: it opens the next one
-                page = block.slice(start - block_start, stop - start)
-                start += sink.append(page, codes[start:stop])
-    files.sync(path)
-    return WrittenPages(PageIndex.of(sink.entries), sink.widest_row)
 
-
-def _stop(ends: NDArray[np.float64], start: int, size: float) -> int:
-    """The row after the last one that fits into `size` bytes from row `start` on; one at least."""
-    base = ends[start - 1] if start else 0.0
-    stop = int(np.searchsorted(ends, base + size, side="right"))
-    return min(max(stop, start + 1), start + _MAX_ROWS)
-
-
-class _PageSink:
-    """An Arrow file being written, and the index entries of its pages so far."""
-
-    def __init__(self, path: Path, schema: pa.Schema, page_bytes: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        schema: pa.Schema,
+        page_bytes: int,
+        number: int = 0,
+        placed: Callable[[Codes], None] | None = None,
+    ) -> None:
+        """Open the file; the index entries will say that it has this `number`."""
+        self.name = name
+        self._storage, self._number, self._placed = storage, number, placed
         self._page_bytes = page_bytes
-        self._file = files.open_sink(path)
+        self._payload = page_bytes - _overhead(schema)
+        self._file = storage.open_sink(name)
         self._writer = pa.ipc.new_file(self._file, schema)
-        self.widest_row = 0
-        self.entries: dict[str, list[int]] = {name: [] for name in _DTYPES}
-        self.payload_bytes = page_bytes - _overhead(schema)
+        self._widest_row = self._bytes = 0
+        self._entries: dict[str, list[int]] = {field.name: [] for field in fields(PageIndex)}
+        self._waiting: list[tuple[pa.RecordBatch, Codes, Sizes]] = []
+        self._waiting_bytes = 0.0
 
-    def __enter__(self) -> _PageSink:
+    def __enter__(self) -> PageWriter:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
         try:
+            if kind is None:
+                self.end_page()
             self._writer.close()
+            self._bytes = self._file.tell()
         finally:
             self._file.close()
+        if kind is None:
+            self._storage.settle([self.name])
 
-    def append(self, page: pa.RecordBatch, codes: Codes) -> int:
+    @property
+    def page_count(self) -> int:
+        """Pages written so far."""
+        return len(self._entries["offset"])
+
+    def written(self) -> WrittenPages:
+        """What was written; after the file is closed."""
+        return WrittenPages(PageIndex.of(self._entries), self._widest_row, self._bytes)
+
+    def add(self, rows: pa.RecordBatch, codes: Codes) -> None:
+        """Rows that follow those added before, and their codes; neither may change later."""
+        if not rows.num_rows:
+            return
+        sizes = row_bytes(rows, PACKED_FLAG)
+        self._waiting.append((rows, codes, sizes))
+        self._waiting_bytes += float(sizes.sum())
+        if self._waiting_bytes >= 2 * self._payload:
+            self._cut(final=False, even=False)
+
+    def end_page(self, even: bool = False) -> None:
+        """Write all that waits: what is added later begins a new page.
+
+        `even` makes the last two pages equally long, so that both have room to grow.
+        """
+        if self._waiting:
+            self._cut(final=True, even=even)
+
+    def _cut(self, final: bool, even: bool) -> None:
+        """Write the waiting rows as pages, unless `final` all but less than two pages."""
+        rows = pa.concat_batches([rows for rows, _, _ in self._waiting])
+        codes = np.concatenate([codes for _, codes, _ in self._waiting])
+        ends = np.cumsum(np.concatenate([sizes for _, _, sizes in self._waiting]))
+        start, base = 0, 0.0
+        while start < len(codes):
+            left = float(ends[-1]) - base
+            if not final and left < 2 * self._payload:
+                break
+            halves = even and self._payload < left <= 2 * self._payload
+            stop = _stop(ends, start, base + (left / 2 if halves else self._payload))
+            start += self._append(rows.slice(start, stop - start), codes[start:stop])
+            base = float(ends[start - 1])
+        self._waiting, self._waiting_bytes = [], 0.0
+        if start < len(codes):
+            # A copy, or the few rows would keep the whole block.
+            rest = rows.take(pa.array(np.arange(start, len(codes))))
+            self._waiting_bytes = float(ends[-1]) - base
+            sizes = np.diff(ends[start:], prepend=base)
+            self._waiting = [(rest, codes[start:].copy(), sizes)]
+
+    def _append(self, page: pa.RecordBatch, codes: Codes) -> int:
         """Write the rows as a page, or as many of them as a page holds; how many were written."""
         message = page.serialize()
         while message.size > self._page_bytes and page.num_rows > 1:
@@ -196,22 +144,62 @@ class _PageSink:
         self._writer.write_batch(page)
         # The writer puts the schema before the first page, so the page is what ends here.
         offset = self._file.tell() - message.size
-        if self.entries["offset"] and offset != before:
+        if self._entries["offset"] and offset != before:
             raise InternalError(f"Page at {before} was written at {offset}. Please report this.")
-        self._note(page, codes, offset, message)
+        self._note(page, codes[: page.num_rows], offset, message)
         return int(page.num_rows)
 
     def _note(self, page: pa.RecordBatch, codes: Codes, offset: int, message: pa.Buffer) -> None:
         for name, value in (
             ("first", codes[0]),
-            ("last", codes[page.num_rows - 1]),
+            ("last", codes[-1]),
             ("offset", offset),
             ("length", message.size),
             ("rows", page.num_rows),
             ("checksum", xxhash.xxh3_64_intdigest(message)),
+            ("file", self._number),
         ):
-            self.entries[name].append(int(value))
-        self.widest_row = max(self.widest_row, int(np.ceil(row_bytes(page).max())))
+            self._entries[name].append(int(value))
+        self._widest_row = max(self._widest_row, int(np.ceil(row_bytes(page).max())))
+        if self._placed is not None:
+            self._placed(codes)
+
+
+def write_pages(
+    storage: Storage,
+    name: str,
+    table: pa.Table,
+    codes: Codes,
+    page_bytes: int,
+    order: NDArray[np.int64] | None = None,
+    cuts: Sequence[int] = (),
+) -> WrittenPages:
+    """Write a table as pages of at most `page_bytes` each; a longer row gets its own page.
+
+    Rows are taken in `order` (by default as they are), and rows of one code must be adjacent
+    in it. They are gathered a block of pages at a time: the file is never in memory as a whole.
+    A page ends before each row whose number in this order is in `cuts`.
+    """
+    rows = OrderedRows(table, order)
+    codes = codes if order is None else codes[order]
+    sizes = row_bytes(table, PACKED_FLAG)
+    ends = np.cumsum(sizes if order is None else sizes[order])
+    with PageWriter(storage, name, table.schema, page_bytes) as writer:
+        start = 0
+        for cut in (*cuts, len(codes)):
+            while start < cut:
+                base = float(ends[start - 1]) if start else 0.0
+                stop = min(_stop(ends, start, base + _BLOCK_BYTES), cut)
+                writer.add(rows.take(start, stop), codes[start:stop])
+                start = stop
+            writer.end_page()
+    return writer.written()
+
+
+def _stop(ends: Sizes, start: int, limit: float) -> int:
+    """The row after the last one that ends before byte `limit`, but one row at least."""
+    stop = int(np.searchsorted(ends, limit, side="right"))
+    return min(max(stop, start + 1), start + _MAX_ROWS)
 
 
 def _overhead(schema: pa.Schema) -> int:

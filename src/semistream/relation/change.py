@@ -1,0 +1,183 @@
+"""What an update changes: keys whose rows go, and rows that come.
+
+Keys are told apart by their true values: of two keys with one code, only the named one changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import KeyColumnError, OptionError
+from semistream.keys import Codes, KeyCodec
+from semistream.relation.build import table_codes
+from semistream.relation.columns import ArrowData, as_table, stored_table
+
+__all__ = ["Change", "KeyData", "deletion", "upsertion"]
+
+KeyData: TypeAlias = "ArrowData | pa.Array | pa.ChunkedArray | Sequence[Any]"
+"""Keys to delete: a table with the key columns, an array or a list of values or of tuples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Keys that lose all their rows, then rows that are added."""
+
+    codec: KeyCodec
+    gone: list[pa.Array]
+    """The key columns of the keys that lose their rows, in code order."""
+    gone_codes: Codes
+    rows: pa.Table
+    """Rows that come, in the stored schema; their keys are all in `gone`."""
+    codes: Codes
+    """Of the rows that come."""
+    rows_without_key: int
+    operation: str
+
+    def goes(self, keys: Sequence[pa.Array], codes: Codes) -> NDArray[np.bool_]:
+        """Which of some stored rows, given by key columns and codes, lose their place."""
+        low = np.searchsorted(self.gone_codes, codes, side="left")
+        high = np.searchsorted(self.gone_codes, codes, side="right")
+        if self.codec.exact:
+            return np.asarray(high > low)
+        # Every pair of equal codes; only pairs of equal keys count.
+        counts = high - low
+        row = np.repeat(np.arange(len(codes)), counts)
+        before = np.cumsum(counts) - counts
+        other = np.arange(len(row)) - np.repeat(before - low, counts)
+        same = self.codec.equal(
+            [column.take(pa.array(row)) for column in keys],
+            [column.take(pa.array(other)) for column in self.gone],
+        )
+        goes = np.zeros(len(codes), np.bool_)
+        goes[row[same]] = True
+        return goes
+
+
+def upsertion(
+    data: ArrowData, codec: KeyCodec, key: Sequence[str], schema: pa.Schema, hidden: str | None
+) -> Change:
+    """The change that replaces all rows of each key in the data by the data's rows of that key.
+
+    `schema` is the stored one, `hidden` its column of codes, if it has one.
+    """
+    table = _as_stored(_collected(data), schema, hidden)
+    codes, valid = table_codes(table, codec, key)
+    without_key = 0
+    if valid is not None:
+        without_key = int(len(codes) - valid.sum())
+        table, codes = table.filter(pa.array(valid)), codes[valid]
+    gone, gone_codes = _distinct_keys(table.select(list(key)), codes, codec)
+    if hidden is not None:
+        table = table.append_column(schema.field(hidden), pa.array(codes))
+    rows = pa.table(table.columns, schema=schema)
+    text = f"upsert {len(gone_codes):,} keys"
+    return Change(codec, gone, gone_codes, rows, codes, without_key, text)
+
+
+def deletion(keys: KeyData, codec: KeyCodec, key: Sequence[str], schema: pa.Schema) -> Change:
+    """The change that removes all rows of the keys."""
+    table = _key_table(keys, codec, key)
+    codes, valid = table_codes(table, codec, key)
+    if valid is not None:
+        table, codes = table.filter(pa.array(valid)), codes[valid]
+    gone, gone_codes = _distinct_keys(table, codes, codec)
+    nothing = schema.empty_table()
+    text = f"delete {len(gone_codes):,} keys"
+    return Change(codec, gone, gone_codes, nothing, np.empty(0, np.int64), 0, text)
+
+
+def _collected(data: Any) -> Any:
+    """A Spark frame's rows as Arrow; anything else as it is."""
+    return data.toArrow() if hasattr(data, "toArrow") else data
+
+
+def _as_stored(data: ArrowData, schema: pa.Schema, hidden: str | None) -> pa.Table:
+    """The data with the master's columns and types."""
+    table = as_table(data)
+    names = [name for name in schema.names if name != hidden]
+    if set(table.column_names) != set(names):
+        raise OptionError(
+            f"The data's columns are {', '.join(table.column_names)}; those of the master table "
+            f"are {', '.join(names)}. Give exactly these, or build the master anew."
+        )
+    table = stored_table(table.select(names))
+    columns = []
+    for name, column in zip(names, table.columns, strict=True):
+        field = schema.field(name)
+        try:
+            columns.append(column.cast(field.type))
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise OptionError(
+                f"Column {name!r} has type {column.type}, and the master table has {field.type}: "
+                f"{error}. Cast it first, or build the master anew."
+            ) from error
+        if column.null_count and not field.nullable:
+            raise OptionError(
+                f"Column {name!r} has nulls, but the master table was built without: it is not "
+                "nullable. Fill them, or build the master anew."
+            )
+    return pa.table(columns, names=names)
+
+
+def _key_table(keys: KeyData, codec: KeyCodec, key: Sequence[str]) -> pa.Table:
+    """The keys as a table of the key columns, in the master's types."""
+    found = _collected(keys)
+    if isinstance(found, (pa.Array, pa.ChunkedArray)):
+        found = _named([found], key)
+    elif not isinstance(found, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        items = list(found) if isinstance(found, Iterable) else [found]
+        of_batches = bool(items) and isinstance(items[0], pa.RecordBatch)
+        found = items if of_batches else _named(_columns_of(items, len(key)), key)
+    table = as_table(found)
+    missing = [name for name in key if name not in table.column_names]
+    if missing:
+        raise KeyColumnError(
+            f"The keys have no column {', '.join(missing)}; their columns are "
+            f"{', '.join(table.column_names)}. Give the master's key columns: {', '.join(key)}."
+        )
+    batches = [
+        pa.record_batch(codec.align(batch.columns, key), names=list(key))
+        for batch in table.select(list(key)).to_batches()
+    ]
+    return pa.Table.from_batches(batches, pa.schema([(f.name, f.type) for f in codec.fields]))
+
+
+def _columns_of(items: list[Any], count: int) -> list[pa.Array]:
+    """A list of values, or of tuples for several key columns, as columns."""
+    try:
+        if count == 1:
+            return [pa.array(items)]
+        columns = list(zip(*items, strict=True)) or [()] * count
+        return [pa.array(list(column)) for column in columns]
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        what = "values of the key column" if count == 1 else f"tuples of {count} values"
+        raise OptionError(f"The keys are not {what}: {error}. Give a list of such.") from error
+
+
+def _named(columns: list[Any], key: Sequence[str]) -> pa.Table:
+    if len(columns) != len(key):
+        raise KeyColumnError(
+            f"{len(columns)} columns of keys were given, but the key has {len(key)}: "
+            f"{', '.join(key)}. Give a table with these columns, or a list of tuples."
+        )
+    return pa.table(columns, names=list(key))
+
+
+def _distinct_keys(keys: pa.Table, codes: Codes, codec: KeyCodec) -> tuple[list[pa.Array], Codes]:
+    """The key columns and codes in code order, repeated neighbours left out."""
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    columns = [column.combine_chunks().take(pa.array(order)) for column in keys.columns]
+    if len(codes) < 2:
+        return columns, codes
+    keep = np.r_[True, codes[1:] != codes[:-1]]
+    if not codec.exact:
+        before = [column.slice(0, len(codes) - 1) for column in columns]
+        keep[1:] |= ~codec.equal(before, [column.slice(1) for column in columns])
+    return [column.filter(pa.array(keep)) for column in columns], codes[keep]

@@ -1,0 +1,34 @@
+"""A version of a master table in a few lines, for people to read."""
+
+from __future__ import annotations
+
+from semistream.keys import KeyCodec
+from semistream.relation.manifest import Manifest
+from semistream.relation.page_index import PageIndex
+
+__all__ = ["describe"]
+
+
+def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) -> str:
+    """What the version holds; `pages` may be those of one shard."""
+    stored = sum(file.bytes for file in manifest.data_files)
+    rows = pages.row_count
+    average = int(pages.length.sum()) / rows if rows else 0.0
+    schema = manifest.stored_schema
+    exact = KeyCodec([schema.field(name) for name in manifest.key]).exact
+    shards = len(manifest.shard_starts) - 1
+    members = manifest.files.get("filter")
+    lines = {
+        "version": f"{manifest.version} of {manifest.created} ({manifest.operation})",
+        "key": f"{', '.join(manifest.key)} ({'exact' if exact else 'hashed'})",
+        "layout": manifest.layout + (f", {shards:,} shards" if shards > 1 else ""),
+        "rows": f"{rows:,} ({manifest.rows_without_key:,} without a key left out)",
+        "row bytes": f"{average:,.1f} on average, at most {manifest.widest_row:,}",
+        "pages": f"{len(pages):,} of at most {manifest.page_bytes:,} bytes",
+        "bytes": f"{stored:,} on disk, in {len(manifest.data_files):,} files",
+        "index": f"{index_bytes:,} bytes in memory",
+        "filter": f"{members.bytes:,} bytes in memory" if members else "none",
+    }
+    width = max(map(len, lines))
+    body = "\n".join(f"  {name:<{width}}  {text}" for name, text in lines.items())
+    return f"master table {path}\n{body}"

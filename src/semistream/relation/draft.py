@@ -1,0 +1,55 @@
+"""A version in the making: its new files, which are removed again unless it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from types import TracebackType
+
+from semistream.relation.files import Storage, unused_name
+from semistream.relation.manifest import Manifest, commit_manifest, may_be_committed
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """Names and removes the files of one build; use it as a context manager."""
+
+    def __init__(self, storage: Storage, version: int) -> None:
+        self.storage = storage
+        self.version = version
+        self.stem = unused_name(f"{version:08d}")
+        """What the names of all its files begin with, whoever writes them."""
+        self._folders: list[str] = []
+        self._manifest: Manifest | None = None
+
+    def __enter__(self) -> Draft:
+        self._folders = self.storage.prepare()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            return
+        # A commit may have failed only after the version was there: then it needs its files.
+        if self._manifest is None or not may_be_committed(self.storage, self._manifest):
+            self.sweep(())
+            self.storage.remove(self._folders)
+
+    def file(self, kind: str) -> str:
+        """The name of a new file in the folder `data`, such as "pages.arrow"."""
+        return f"{self.stem}.{kind}"
+
+    def sweep(self, keep: Container[str]) -> None:
+        """Remove the draft's files but those to keep: left-overs of tasks that were tried again."""
+        entries = self.storage.entries("data")
+        self.storage.remove(
+            f"data/{entry.name}"
+            for entry in entries
+            if entry.name.startswith(self.stem) and entry.name not in keep
+        )
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make the version visible; `MasterExistsError` if another writer was first."""
+        self._manifest = manifest
+        commit_manifest(self.storage, manifest)

@@ -1,0 +1,30 @@
+"""Frames: the memory that pages are read into. A frame *is* the disk buffer of the papers."""
+
+from __future__ import annotations
+
+import mmap
+
+import pyarrow as pa
+
+__all__ = ["ALIGNMENT", "Frame", "aligned"]
+
+ALIGNMENT = 4096
+"""Where direct reads begin and end, in the file and in memory."""
+
+
+def aligned(size: int) -> int:
+    """The size rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Frame:
+    """Reusable memory that pages are read into: aligned, outside Python's and Arrow's heaps."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = aligned(max(nbytes, 1))
+        """Bytes the frame takes: what was asked for, rounded up to the alignment."""
+        memory = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.view = memoryview(memory)
+        """The memory, to read into."""
+        self.buffer = pa.py_buffer(memory)
+        """The memory, for Arrow to decode from."""

@@ -1,0 +1,219 @@
+"""One version of a master table, open for reading: what joins and updates use of it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from semistream.errors import OptionError
+from semistream.keys import KeyCodec
+from semistream.relation.description import describe
+from semistream.relation.files import PageFiles, Storage
+from semistream.relation.integrity import check_files
+from semistream.relation.locator import Locator
+from semistream.relation.manifest import Manifest, StoredFile
+from semistream.relation.membership_filter import MembershipFilter
+from semistream.relation.page_index import PageIndex
+from semistream.relation.reader import PageReader
+
+__all__ = ["MasterVersion"]
+
+
+class MasterVersion:
+    """One version of a master table. It never changes once open.
+
+    Only its page index is in memory.
+    """
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage = storage
+        self._manifest = manifest
+        self._shard: int | None = None
+        self._pages = self._index("index")
+        self._locator_pages: PageIndex | None = None
+        if "locator_index" in manifest.files:
+            self._locator_pages = self._index("locator_index")
+        self._filter: MembershipFilter | None = None
+        self._stored_schema = manifest.stored_schema
+        names = [name for name in self._stored_schema.names if name != manifest.code_column]
+        self._schema = pa.schema(
+            [self._stored_schema.field(name) for name in names], self._stored_schema.metadata
+        )
+        self._codec = KeyCodec([self._schema.field(name) for name in manifest.key])
+        check_files(storage, manifest, self._pages, self._locator_pages)
+
+    def shard(self, number: int) -> Self:
+        """One shard as a master table of its own, with no other shard's pages."""
+        if self._shard is not None or not 0 <= number < self.shard_count:
+            raise OptionError(
+                f"There is no shard {number!r} of {self!r}. It has {self.shard_count}, numbered "
+                "from 0; open the whole master table to have them all."
+            )
+        part = copy.copy(self)
+        part._shard = number
+        starts, locator_starts = self._manifest.shard_starts, self._manifest.locator_starts
+        part._pages = self._pages.part(starts[number], starts[number + 1])
+        if self._locator_pages is not None:
+            part._locator_pages = self._locator_pages.part(
+                locator_starts[number], locator_starts[number + 1]
+            )
+        return part
+
+    @property
+    def path(self) -> Path | str:
+        """The folder of the master table: a path, or a URI without passwords."""
+        return self._storage.path
+
+    @property
+    def location(self) -> str:
+        """What `open` takes to open it again in any process; a URI keeps its passwords."""
+        return self._storage.location
+
+    @property
+    def version(self) -> int:
+        """The number of this version, from 1."""
+        return self._manifest.version
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self._manifest.key
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The user's columns, with the types they are stored as."""
+        return self._schema
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """The columns of a page: `schema`, and `code_column` at the end if there is one."""
+        return self._stored_schema
+
+    @property
+    def code_column(self) -> str | None:
+        """The stored column with the rows' codes; None when the key column is the code."""
+        return self._manifest.code_column
+
+    @property
+    def layout(self) -> str:
+        """The order of the rows: "key" or "given"."""
+        return self._manifest.layout
+
+    @property
+    def shard_count(self) -> int:
+        """In how many shards the pages are; with more than one, each has its own order."""
+        return 1 if self._shard is not None else len(self._manifest.shard_starts) - 1
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether this is one shard of a master table."""
+        return self._shard is not None
+
+    @property
+    def row_count(self) -> int:
+        """Rows stored."""
+        return self._pages.row_count
+
+    @property
+    def rows_without_key(self) -> int:
+        """Rows that were left out because their key is null."""
+        return self._manifest.rows_without_key
+
+    @property
+    def page_count(self) -> int:
+        """Pages stored."""
+        return len(self._pages)
+
+    @property
+    def page_bytes(self) -> int:
+        """The most bytes of a page, unless a single row is longer."""
+        return self._manifest.page_bytes
+
+    @property
+    def widest_row(self) -> int:
+        """Bytes that no row passes when it stands alone in Arrow memory."""
+        return self._manifest.widest_row
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the version's manifest says; of the whole master table, also in a shard."""
+        return self._manifest
+
+    @property
+    def storage(self) -> Storage:
+        """Where its files are."""
+        return self._storage
+
+    @property
+    def codec(self) -> KeyCodec:
+        """Turns keys into the codes that the index knows."""
+        return self._codec
+
+    @property
+    def pages(self) -> PageIndex:
+        """Where the pages are and which codes they hold."""
+        return self._pages
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the indices in memory, a dense layout's included."""
+        locator = self._locator_pages.nbytes if self._locator_pages is not None else 0
+        return self._pages.nbytes + locator
+
+    @property
+    def locator_frame_bytes(self) -> int:
+        """Bytes of the frame that look-ups in a dense index need; 0 in key order."""
+        pages = self._locator_pages
+        return 0 if pages is None else pages.max_length + 2 * 4096
+
+    def reader(self, io: str = "buffered") -> PageReader:
+        """A new reader of the pages; its batches have `stored_schema`."""
+        files = self._page_files(self._manifest.page_files)
+        return PageReader(files, self._pages, self._stored_schema, io)
+
+    def locator(self, io: str = "buffered") -> Locator | None:
+        """A new locator for layout "given"; None for layout "key", where `pages` suffices."""
+        if self._locator_pages is None:
+            return None
+        files = self._page_files(self._manifest.locator_files)
+        base = 0 if self._shard is None else self._manifest.shard_starts[self._shard]
+        return Locator(files, self._locator_pages, io, base)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes that the membership filter takes in memory; 0 without one."""
+        stored = self._manifest.files.get("filter")
+        return 0 if stored is None else stored.bytes
+
+    def membership_filter(self) -> MembershipFilter | None:
+        """The filter over the keys, read when first asked for; None if none was built.
+
+        A shard has the filter of the whole. `MasterFormatError` if the file is not as written.
+        """
+        stored = self._manifest.files.get("filter")
+        if self._filter is None and stored is not None:
+            self._filter = MembershipFilter.load(
+                self._storage, stored.path, stored.bytes, stored.checksum
+            )
+        return self._filter
+
+    def describe(self) -> str:
+        """What this version holds, for people to read."""
+        return describe(self._manifest, self._pages, self.index_bytes, str(self.path))
+
+    def __repr__(self) -> str:
+        shard = "" if self._shard is None else f", shard={self._shard}"
+        return (
+            f"MasterTable({str(self.path)!r}, version={self.version}{shard}, key={self.key}, "
+            f"rows={self.row_count}, pages={self.page_count})"
+        )
+
+    def _index(self, role: str) -> PageIndex:
+        stored = self._manifest.files[role]
+        return PageIndex.load(self._storage, stored.path, stored.checksum)
+
+    def _page_files(self, stored: tuple[StoredFile, ...]) -> PageFiles:
+        return PageFiles(self._storage, tuple(file.path for file in stored))

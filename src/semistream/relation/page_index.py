@@ -1,0 +1,173 @@
+"""The index of pages: where each lies and which codes it holds, one array item per page.
+
+Pages may lie in several files. A *stretch* is a run of pages that lie one behind the other in one
+file: it is what a single read brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import InternalError, MasterFormatError
+from semistream.keys import Codes
+from semistream.relation.files import Storage, checksum_bytes
+from semistream.relation.frame import ALIGNMENT, aligned
+
+__all__ = ["PageIndex"]
+
+_DTYPES: dict[str, Any] = {
+    "first": np.int64,
+    "last": np.int64,
+    "offset": np.int64,
+    "length": np.int64,
+    "rows": np.int32,
+    "checksum": np.uint64,
+    "file": np.int32,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PageIndex:
+    """Where each page lies and what it holds: one array item per page."""
+
+    first: Codes
+    """Code of the page's first row."""
+    last: Codes
+    """Code of the page's last row."""
+    offset: NDArray[np.int64]
+    """Where the page's message begins in its file."""
+    length: NDArray[np.int64]
+    """Bytes of the page's message."""
+    rows: NDArray[np.int32]
+    """Rows of the page."""
+    checksum: NDArray[np.uint64]
+    """xxh3_64 of the page's message."""
+    file: NDArray[np.int32]
+    """Number of the page's file."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the index takes in memory."""
+        return sum(int(getattr(self, name).nbytes) for name in _DTYPES)
+
+    @property
+    def row_count(self) -> int:
+        """Rows in all pages together."""
+        return int(self.rows.sum(dtype=np.int64))
+
+    @property
+    def max_length(self) -> int:
+        """Bytes of the longest page, 0 without pages."""
+        return int(self.length.max(initial=0))
+
+    def span(self, code: int) -> tuple[int, int]:
+        """First and last page that may hold the code, or a pair lo > hi; O(log pages).
+
+        Only for pages in code order. Their rows of one code are adjacent and may span pages.
+        """
+        low = int(np.searchsorted(self.last, code, side="left"))
+        return low, int(np.searchsorted(self.first, code, side="right")) - 1
+
+    def stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """The pages from `first` to before `stop` as stretches, each (first, stop); O(pages)."""
+        breaks = (np.flatnonzero(self._breaks(first, stop)) + first + 1).tolist()
+        return list(zip([first, *breaks], [*breaks, stop], strict=True))
+
+    def frame_bytes(self, count: int, grain: int = ALIGNMENT) -> int:
+        """Bytes of a frame for any `count` consecutive pages, a read per stretch; O(pages).
+
+        Each read begins and ends at a multiple of `grain`: the alignment for direct reads, 1 for
+        others. The need with the alignment is enough for both.
+        """
+        if count < 1:
+            raise InternalError(f"A read of {count} pages was planned. Please report this.")
+        pages = len(self)
+        if pages == 0:
+            return ALIGNMENT
+        count = min(count, pages)
+        begins = self.offset & -grain
+        ends = (self.offset + self.length + grain - 1) & -grain
+        # What a break between two pages adds to the way from the first page to the last.
+        jumps = np.where(self._breaks(0, pages), ends[:-1] - begins[1:], 0)
+        detour = np.concatenate([[0], np.cumsum(jumps)])
+        last = count - 1
+        need = ends[last:] + detour[last:] - begins[: pages - last] - detour[: pages - last]
+        return aligned(int(need.max()))
+
+    def part(self, first: int, stop: int) -> PageIndex:
+        """A copy of the entries from page `first` to before page `stop`."""
+        return PageIndex(**{name: getattr(self, name)[first:stop].copy() for name in _DTYPES})
+
+    def renumbered(self, numbers: NDArray[np.int32]) -> PageIndex:
+        """The same pages with file number i replaced by `numbers[i]`."""
+        columns = {name: getattr(self, name) for name in _DTYPES}
+        return PageIndex(**{**columns, "file": numbers[self.file]})
+
+    def to_bytes(self) -> bytes:
+        """The index as an Arrow IPC file, a row per page."""
+        batch = pa.record_batch({name: pa.array(getattr(self, name)) for name in _DTYPES})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PageIndex:
+        """The index that `to_bytes` has written."""
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
+        return cls(**{name: table.column(name).to_numpy() for name in _DTYPES})
+
+    @classmethod
+    def load(cls, storage: Storage, name: str, checksum: str) -> PageIndex:
+        """Read an index back; `MasterFormatError` unless it has the checksum."""
+        shown = storage.shown(name)
+        try:
+            data = storage.read(name)
+            found = checksum_bytes(data)
+            if found != checksum:
+                raise MasterFormatError(
+                    f"Index {shown} has checksum {found}, expected {checksum}: it was changed or "
+                    "cut short. Restore the file or build the master again."
+                )
+            return cls.from_bytes(data)
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise MasterFormatError(
+                f"Index {shown} cannot be read: {error}. Restore it or build the master again."
+            ) from error
+
+    @classmethod
+    def of(cls, columns: dict[str, list[int]]) -> PageIndex:
+        """An index from one list per array; without `file`, all pages are in file 0."""
+        columns = {"file": [0] * len(columns["offset"]), **columns}
+        return cls(**{f.name: np.array(columns[f.name], _DTYPES[f.name]) for f in fields(cls)})
+
+    @classmethod
+    def joined(cls, parts: Iterable[PageIndex]) -> PageIndex:
+        """The entries of several indices, one behind the other."""
+        some = list(parts)
+        return cls(
+            **{
+                name: np.concatenate([np.empty(0, dtype), *(getattr(p, name) for p in some)])
+                for name, dtype in _DTYPES.items()
+            }
+        )
+
+    def _breaks(self, first: int, stop: int) -> NDArray[np.bool_]:
+        """For each page but the first, whether it does not follow its predecessor on the disk."""
+        offset, length, file = (
+            array[first:stop] for array in (self.offset, self.length, self.file)
+        )
+        apart: NDArray[np.bool_] = (offset[1:] != offset[:-1] + length[:-1]) | (
+            file[1:] != file[:-1]
+        )
+        return apart

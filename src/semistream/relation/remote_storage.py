@@ -1,0 +1,242 @@
+"""A master table on any filesystem that `pyarrow.fs` opens: S3, GCS, ABFS, HDFS.
+
+No rename there is sure to be atomic, and no create to be exclusive. So a commit is three puts:
+
+    versions/00000007.<build>.claim    "I am about to": of two writers, one at least sees the other
+    versions/00000007.json             the manifest itself, in one put, with its own checksum
+    versions/00000007.<build>.sealed   "I have read it back, it was whole"
+
+docs/adr/0008 says what this promises and what it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit, urlunsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from semistream.errors import MasterFormatError, OptionError
+from semistream.relation.files import FOLDERS, FileEntry
+
+__all__ = ["CLAIM", "SEAL", "RemoteSource", "RemoteStorage"]
+
+CLAIM, SEAL = ".claim", ".sealed"
+"""What the names of claims and of seals end with."""
+
+_WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}
+_FEW = 8
+_SECRETS = ("key", "secret", "token", "password", "credential", "sas")
+
+
+class RemoteStorage:
+    """The folder `root` of a pyarrow filesystem, which `location` opens again."""
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str, location: str) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self.location = location
+        self.path = _without_secrets(location)
+
+    @classmethod
+    def of_uri(cls, uri: str) -> RemoteStorage:
+        """The folder that a URI names; `OptionError` if pyarrow cannot open such a one."""
+        try:
+            filesystem, root = pafs.FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise OptionError(
+                f"{_without_secrets(uri)} cannot be opened: {error}. Give a local path or a URI "
+                "that pyarrow.fs.FileSystem.from_uri takes, such as s3://bucket/products.master."
+            ) from error
+        return cls(filesystem, root, uri)
+
+    @property
+    def root(self) -> str:
+        """The folder inside its filesystem."""
+        return self._root
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine after all."""
+        return bool(self._filesystem.type_name == "local")
+
+    def shown(self, name: str) -> str:
+        """The file's URI, without passwords and options."""
+        return f"{self.path.partition('?')[0].rstrip('/')}/{name}"
+
+    def is_file(self) -> bool:
+        """Whether a file stands where the folder should be."""
+        found = self._filesystem.get_file_info([self._root])[0].type
+        return bool(found == pafs.FileType.File)
+
+    def prepare(self) -> list[str]:
+        """Make the folders where a filesystem has such; those that were missing."""
+        if self._filesystem.type_name in _WITHOUT_FOLDERS:
+            return []
+        paths = [self._place(folder) for folder in FOLDERS]
+        found = self._filesystem.get_file_info(paths)
+        made = [
+            folder
+            for folder, info in zip(FOLDERS, found, strict=True)
+            if info.type == pafs.FileType.NotFound
+        ]
+        for folder in made:
+            self._filesystem.create_dir(self._place(folder), recursive=True)
+        return made
+
+    def entries(self, folder: str) -> list[FileEntry]:
+        """The files in a folder; none if there is no such folder."""
+        selector = pafs.FileSelector(self._place(folder), allow_not_found=True)
+        return [
+            FileEntry(
+                info.base_name,
+                info.size or 0,
+                # Without a time it is never old.
+                math.inf if info.mtime is None else info.mtime.timestamp(),
+            )
+            for info in self._filesystem.get_file_info(selector)
+            if info.type == pafs.FileType.File
+        ]
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """The bytes of each file; None for one that is missing."""
+        if len(names) > _FEW:
+            # One listing, not one request per file.
+            folders = {name.rpartition("/")[0] for name in names}
+            found = {
+                f"{folder}/{entry.name}": entry.bytes
+                for folder in folders
+                for entry in self.entries(folder)
+            }
+            return [found.get(name) for name in names]
+        infos = self._filesystem.get_file_info([self._place(name) for name in names])
+        return [info.size if info.type == pafs.FileType.File else None for info in infos]
+
+    def read(self, name: str) -> bytes:
+        """The whole of a small file."""
+        with self._filesystem.open_input_stream(self._place(name), compression=None) as file:
+            data: bytes = file.read()
+        return data
+
+    def read_into(self, name: str, memory: memoryview) -> int:
+        """Fill memory with a file's content; the file's size, which may be another."""
+        with self._filesystem.open_input_file(self._place(name)) as file:
+            size = int(file.size())
+            filled = 0
+            while filled < min(len(memory), size):
+                got = file.readinto(memory[filled:])
+                if not got:
+                    break
+                filled += got
+        return size
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write a file in one put."""
+        with self.open_sink(name) as sink:
+            sink.write(data)
+
+    def open_sink(self, name: str) -> pa.NativeFile:
+        """A stream that writes a file."""
+        return self._filesystem.open_output_stream(self._place(name), compression=None)
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Nothing: a closed file is safe."""
+
+    def publish(self, name: str, data: bytes, build_id: str) -> None:
+        """Make a file appear with all its content; `FileExistsError` if another writer has it."""
+        stem = name.removesuffix(".json")
+        claim, seal = f"{stem}.{build_id}{CLAIM}", f"{stem}.{build_id}{SEAL}"
+        try:
+            self.write(claim, b"")
+            self._refuse_others(stem, claim)
+            self.write(name, data)
+            found = self.read(name)
+            if build_id.encode() not in found:
+                raise FileExistsError(errno.EEXIST, "another writer's file", self.shown(name))
+            if found != data:
+                raise OSError(errno.EIO, "the file read back is not as written", self.shown(name))
+            # A manifest that is whole counts without its seal too.
+            with contextlib.suppress(OSError):
+                self.write(seal, b"")
+        finally:
+            self.remove([claim])
+
+    def is_sealed(self, name: str) -> bool:
+        """Whether the writer of the published file has read it back whole."""
+        folder, _, file = name.removesuffix(".json").rpartition("/")
+        return any(
+            entry.name.startswith(f"{file}.") and entry.name.endswith(SEAL)
+            for entry in self.entries(folder)
+        )
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, and folders that are empty; what cannot be removed stays."""
+        for name in names:
+            place = self._place(name)
+            with contextlib.suppress(OSError):
+                if name in FOLDERS:
+                    if not self._filesystem.get_file_info(pafs.FileSelector(place)):
+                        self._filesystem.delete_dir(place)
+                else:
+                    self._filesystem.delete_file(place)
+
+    def open_pages(self, name: str, direct: bool) -> RemoteSource:
+        """Open a page file for reading; `OptionError` if it should be past a cache."""
+        if direct:
+            raise OptionError(
+                f'io="direct" is not possible for {self.shown(name)}: it is for local disks, '
+                'past the page cache of this machine. Use io="buffered".'
+            )
+        try:
+            return RemoteSource(self._filesystem.open_input_file(self._place(name)))
+        except FileNotFoundError as error:
+            raise MasterFormatError(
+                f"Page file {self.shown(name)} is missing. Restore it, or build the master again."
+            ) from error
+
+    def _place(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _refuse_others(self, stem: str, claim: str) -> None:
+        """Look only after the own claim is written: so two writers cannot both see nobody."""
+        folder, _, file = stem.rpartition("/")
+        own = claim.rpartition("/")[2]
+        others = [
+            entry.name
+            for entry in self.entries(folder)
+            if entry.name.startswith(f"{file}.") and entry.name != own
+        ]
+        if others:
+            raise FileExistsError(errno.EEXIST, "taken by another writer", self.shown(stem))
+
+
+class RemoteSource:
+    """A remote file open for reading at any place."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+
+    def read_into(self, memory: memoryview, position: int) -> int:
+        """Fill memory from `position` on, without a copy in between; how many bytes came."""
+        self._file.seek(position)
+        return int(self._file.readinto(memory))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _without_secrets(uri: str) -> str:
+    """The URI as it may stand in a message or a log."""
+    parts = urlsplit(uri)
+    options = [
+        option
+        for option in parts.query.split("&")
+        if not any(word in option.partition("=")[0].lower() for word in _SECRETS)
+    ]
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host, query="&".join(options)))

@@ -1,0 +1,144 @@
+"""Copy on write: pages that a change touches are written anew, all others stay.
+
+    version 1   | p0 | p1 | p2 | p3 | p4 |          file A
+    a change        touches p1, p3
+    version 2   | p0 | B0 | B1 | p2 | B2 | p4 |     p0 p2 p4 still in A, the rest in file B
+
+Touched pages are read, merged and written one after the other: besides the change itself only a
+few pages are in memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.keys import Codes
+from semistream.relation.change import Change
+from semistream.relation.gather import OrderedRows
+from semistream.relation.master_version import MasterVersion
+from semistream.relation.page_file import PageWriter, WrittenPages
+from semistream.relation.placement import Placement, ShardPlan
+from semistream.relation.reader import PageReader
+from semistream.relation.rewritten import Rewritten
+from semistream.relation.stored_rows import key_columns, pages_of, row_codes
+
+__all__ = ["Rewrite"]
+
+_PIECE_ROWS = 1 << 16
+
+
+class Rewrite:
+    """Writes one new page file for a change; `run` does it, once."""
+
+    def __init__(self, master: MasterVersion, change: Change, name: str, everything: bool) -> None:
+        """`name` is that of the new file in the folder `data`.
+
+        With `everything`, pages that the change does not touch are written anew too.
+        """
+        self._master, self._change, self._name = master, change, name
+        self._everything = everything
+        self._rows: OrderedRows
+        self._stack = ExitStack()
+        self._writer: PageWriter | None = None
+        self.result = Rewritten()
+        """What the new version is made of."""
+
+    def run(self) -> WrittenPages | None:
+        """Write the pages; None if there was nothing to write."""
+        placement = Placement(self._master, self._change, self._everything)
+        self._rows = OrderedRows(self._change.rows, placement.order)
+        with self._stack, self._master.reader() as reader:
+            for plan in placement.plans:
+                self._shard(plan, reader)
+        return None if self._writer is None else self._writer.written()
+
+    def _shard(self, plan: ShardPlan, reader: PageReader) -> None:
+        done = plan.first
+        for page, batch in pages_of(reader, plan.touched):
+            self._keep(done, page)
+            self._page(plan, page, batch)
+            done = page + 1
+        self._keep(done, plan.stop)
+        low, high = plan.appended
+        for at in range(low, high, _PIECE_ROWS):
+            stop = min(at + _PIECE_ROWS, high)
+            self._write(self._rows.take(at, stop), plan.codes(at, stop))
+        self._end_run()
+        self.result.end_shard()
+
+    def _page(self, plan: ShardPlan, page: int, batch: pa.RecordBatch) -> None:
+        """Write an old page without the rows that go and with those that come into it."""
+        codes = row_codes(self._master, batch)
+        goes = self._change.goes(key_columns(self._master, batch), codes)
+        low, high = plan.into(page)
+        if low == high and not goes.any() and not self._everything:
+            self._keep(page, page + 1)
+            return
+        stays = np.flatnonzero(~goes)
+        places = self._places(codes, plan.codes(low, high))
+        # In the given order the places are not in the order of the rows: no cut is safe.
+        step = _PIECE_ROWS if self._master.layout == "key" else max(high - low, 1)
+        done = 0
+        for at in range(low, high, step):
+            stop = min(at + step, high)
+            some = places[at - low : stop - low]
+            until = int(some.max())
+            old = stays[(stays >= done) & (stays < until)]
+            new = self._rows.take(at, stop), plan.codes(at, stop)
+            self._write(*_interleaved((batch, codes), old, new, some))
+            done = until
+        old = stays[stays >= done]
+        self._write(batch.take(pa.array(old)), codes[old])
+
+    def _places(self, codes: Codes, new: Codes) -> NDArray[np.int64]:
+        """Before which of a page's rows the new rows go: behind the last row of their code."""
+        if self._master.layout == "key":
+            return np.searchsorted(codes, new, side="right")
+        known, behind = np.unique(codes[::-1], return_index=True)
+        return len(codes) - behind[np.searchsorted(known, new)]
+
+    def _write(self, rows: pa.RecordBatch, codes: Codes) -> None:
+        if not rows.num_rows:
+            return
+        if self._writer is None:
+            master = self._master
+            writer = PageWriter(
+                master.storage,
+                f"data/{self._name}",
+                master.stored_schema,
+                master.page_bytes,
+                len(master.manifest.page_files),
+                self.result.note if master.layout == "given" else None,
+            )
+            self._writer = self._stack.enter_context(writer)
+        self._writer.add(rows, codes)
+
+    def _keep(self, first: int, stop: int) -> None:
+        """These old pages stay where they are."""
+        if first < stop:
+            self._end_run()
+            self.result.keep(first, stop)
+
+    def _end_run(self) -> None:
+        """What was written so far comes before what follows."""
+        if self._writer is not None:
+            before = self.result.new_pages
+            # Half-full pages have room to grow; but not when all is being packed.
+            self._writer.end_page(even=not self._everything)
+            self.result.add(self._writer.page_count - before)
+
+
+def _interleaved(
+    page: tuple[pa.RecordBatch, Codes],
+    old: NDArray[np.int64],
+    new: tuple[pa.RecordBatch, Codes],
+    places: NDArray[np.int64],
+) -> tuple[pa.RecordBatch, Codes]:
+    """The `old` rows of a page, with new rows put before the page's rows that `places` name."""
+    order = np.argsort(np.concatenate([2 * old + 1, 2 * places]), kind="stable")
+    rows = pa.concat_batches([page[0].take(pa.array(old)), new[0]])
+    return rows.take(pa.array(order)), np.concatenate([page[1][old], new[1]])[order]

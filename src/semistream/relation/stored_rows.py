@@ -1,0 +1,44 @@
+"""Stored rows for those who write the next version: pages one by one, with their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.keys import Codes
+from semistream.relation.master_version import MasterVersion
+from semistream.relation.reader import Frame, PageReader
+
+__all__ = ["key_columns", "pages_of", "row_codes"]
+
+_RUN_PAGES = 32
+
+
+def key_columns(master: MasterVersion, batch: pa.RecordBatch) -> list[pa.Array]:
+    """The key columns of stored rows."""
+    return [batch.column(name) for name in master.key]
+
+
+def row_codes(master: MasterVersion, batch: pa.RecordBatch) -> Codes:
+    """The codes of stored rows; they live as long as the rows do."""
+    if master.code_column is not None:
+        stored: Codes = batch.column(master.code_column).to_numpy()
+        return stored
+    return master.codec.codes(key_columns(master, batch))[0]
+
+
+def pages_of(reader: PageReader, pages: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The pages of these numbers, in order, each valid until the next one is asked for.
+
+    Neighbours are read together, up to a limit.
+    """
+    if not len(pages):
+        return
+    frame = Frame(reader.frame_bytes(_RUN_PAGES))
+    for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+        for at in range(0, len(run), _RUN_PAGES):
+            first, count = int(run[at]), min(_RUN_PAGES, len(run) - at)
+            yield from enumerate(reader.read(first, count, frame), first)

@@ -1,0 +1,153 @@
+"""The next version of a master table: its new pages, index, locator and filter, and the commit.
+
+An update starts from one version and commits the one with the next number. If another writer has
+taken that number, the update is refused and nothing of it is visible: nothing is ever lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from semistream.errors import MasterExistsError, OptionError
+from semistream.relation.build import distinct
+from semistream.relation.change import Change
+from semistream.relation.draft import Draft
+from semistream.relation.files import PageFiles
+from semistream.relation.manifest import Manifest, StoredFile, newest_version, now, store, unused_id
+from semistream.relation.master_version import MasterVersion
+from semistream.relation.membership_filter import MembershipFilter
+from semistream.relation.page_file import WrittenPages
+from semistream.relation.page_index import PageIndex
+from semistream.relation.reader import PageReader
+from semistream.relation.relocation import rewrite_locator
+from semistream.relation.rewrite import Rewrite
+from semistream.relation.rewritten import Rewritten
+from semistream.relation.stored_rows import pages_of, row_codes
+
+__all__ = ["update"]
+
+_LEAST_SHARE = 0.6
+"""A filter with less than this share of its bits per key is made anew, larger."""
+
+
+def update(master: MasterVersion, change: Change, everything: bool = False) -> int:
+    """Write and commit the version after the master's; its number.
+
+    With `everything`, all pages are packed anew into one file.
+    """
+    _check_newest(master)
+    with Draft(master.storage, master.version + 1) as draft:
+        name = draft.file("pages.arrow")
+        rewrite = Rewrite(master, change, name, everything)
+        written = rewrite.run()
+        manifest = _next_manifest(master, change, rewrite.result, written, name)
+        index, manifest = _indexed(master, draft, manifest, rewrite.result, written)
+        if master.layout == "given":
+            manifest = _relocated(master, draft, manifest, rewrite.result)
+        if master.filter_bytes:
+            manifest = _filtered(master, draft, manifest, index, change, everything)
+        draft.commit(manifest)
+    return master.version + 1
+
+
+def _check_newest(master: MasterVersion) -> None:
+    if master.is_shard:
+        raise OptionError(
+            f"{master!r} is one shard. Update the whole master table: MasterTable.open(path)."
+        )
+    newest = newest_version(master.storage)
+    if newest > master.version:
+        raise MasterExistsError(
+            f"This is version {master.version} of {master.path}, but version {newest} was begun "
+            "or committed by another build or update. Open the newest version and update that. "
+            "If none is newer than this one, vacuum() clears what a stopped writer has left."
+        )
+
+
+def _next_manifest(
+    master: MasterVersion,
+    change: Change,
+    result: Rewritten,
+    written: WrittenPages | None,
+    name: str,
+) -> Manifest:
+    """The manifest of the new version, with all old files in it still."""
+    base = master.manifest
+    new = () if written is None else (StoredFile(name, written.bytes),)
+    return replace(
+        base,
+        version=base.version + 1,
+        created=now(),
+        build_id=unused_id(),
+        operation=change.operation,
+        rows_without_key=base.rows_without_key + change.rows_without_key,
+        widest_row=max(base.widest_row, 0 if written is None else written.widest_row),
+        page_files=(*base.page_files, *new),
+        shard_starts=result.shard_starts,
+    )
+
+
+def _indexed(
+    master: MasterVersion,
+    draft: Draft,
+    manifest: Manifest,
+    result: Rewritten,
+    written: WrittenPages | None,
+) -> tuple[PageIndex, Manifest]:
+    """Write the index, over no more files than the pages are in."""
+    index = result.index(master.pages, None if written is None else written.index)
+    used = np.unique(index.file)
+    numbers = np.zeros(len(manifest.page_files), np.int32)
+    numbers[used] = np.arange(len(used))
+    index = index.renumbered(numbers)
+    stored = store(master.storage, draft.file("index.arrow"), index.to_bytes())
+    return index, replace(
+        manifest,
+        row_count=index.row_count,
+        page_count=len(index),
+        page_files=tuple(manifest.page_files[number] for number in used),
+        files={**manifest.files, "index": stored},
+    )
+
+
+def _relocated(
+    master: MasterVersion, draft: Draft, manifest: Manifest, result: Rewritten
+) -> Manifest:
+    """Write the locator anew."""
+    name = draft.file("locator.arrow")
+    written, starts = rewrite_locator(master, result, f"data/{name}")
+    index = store(master.storage, draft.file("locator-index.arrow"), written.index.to_bytes())
+    fields: dict[str, Any] = {
+        "locator_files": (StoredFile(name, written.bytes),),
+        "locator_starts": starts,
+    }
+    return replace(manifest, files={**manifest.files, "locator_index": index}, **fields)
+
+
+def _filtered(
+    master: MasterVersion,
+    draft: Draft,
+    manifest: Manifest,
+    index: PageIndex,
+    change: Change,
+    everything: bool,
+) -> Manifest:
+    """Write the filter with the new keys in it; those that are gone stay, unless all is packed."""
+    old = master.membership_filter()
+    if old is None:
+        return manifest
+    codes = distinct(np.sort(change.codes))
+    keys = old.keys + int(np.count_nonzero(~old.may_contain(codes)))
+    if everything or old.bits_for(keys) < _LEAST_SHARE * old.bits:
+        new = MembershipFilter.sized(min(keys, index.row_count), old.bits)
+        files = PageFiles(master.storage, tuple(file.path for file in manifest.page_files))
+        with PageReader(files, index, master.stored_schema, "buffered") as reader:
+            for _, batch in pages_of(reader, np.arange(len(index))):
+                new.add(row_codes(master, batch))
+    else:
+        new = old.extended(codes, keys)
+    stored = store(master.storage, draft.file("filter"), new.data)
+    return replace(manifest, files={**manifest.files, "filter": stored})

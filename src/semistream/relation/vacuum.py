@@ -1,0 +1,106 @@
+"""What versions there are, and the removal of those that nobody can need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
+from semistream.relation.files import FileEntry, Storage
+from semistream.relation.manifest import (
+    Manifest,
+    committed_versions,
+    manifest_name,
+    read_manifest,
+    version_of,
+)
+
+__all__ = ["Vacuumed", "VersionInfo", "history", "vacuum"]
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """A version in the history of a master table."""
+
+    version: int
+    created: str
+    """UTC, ISO 8601."""
+    row_count: int
+    page_count: int
+    operation: str
+    """What made it: "build", "upsert 1,200 keys", "delete 3 keys", "compact"."""
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What a vacuum has removed."""
+
+    versions: tuple[int, ...]
+    files: tuple[str, ...]
+    """Names inside the folder of the master table, manifests included."""
+    bytes: int
+
+
+def history(storage: Storage) -> list[VersionInfo]:
+    """The versions that are still there, oldest first."""
+    return [
+        VersionInfo(one.version, one.created, one.row_count, one.page_count, one.operation)
+        for one in _whole(storage).values()
+    ]
+
+
+def vacuum(
+    storage: Storage, keep_versions: int, pinned: Iterable[int], grace_seconds: float
+) -> Vacuumed:
+    """Remove all but the newest versions and the pinned ones, and files that none of them names."""
+    if type(keep_versions) is not int or keep_versions < 1:
+        raise OptionError(f"keep_versions={keep_versions!r} must be an int of at least 1.")
+    # First the files, then who names them: a version committed in between keeps its files.
+    data = storage.entries("data")
+    versions = storage.entries("versions")
+    whole = _whole(storage)
+    numbers = sorted(whole)
+    kept = {*numbers[-keep_versions:], *pinned}
+    gone = [number for number in numbers if number not in kept]
+    old = time.time() - grace_seconds
+    removed = [entry for entry in versions if _expired(entry, gone, whole, old)]
+    named = {file.name for number in numbers if number in kept for file in whole[number].data_files}
+    dropped = {file.name for number in gone for file in whole[number].data_files}
+    stale = [
+        entry
+        for entry in data
+        if entry.name not in named and (entry.name in dropped or entry.modified < old)
+    ]
+    # Manifests first: a version whose files are going is never to be seen.
+    names = [f"versions/{entry.name}" for entry in removed]
+    names += [f"data/{entry.name}" for entry in stale]
+    storage.remove(names)
+    return Vacuumed(tuple(gone), tuple(names), sum(e.bytes for e in (*removed, *stale)))
+
+
+def _whole(storage: Storage) -> dict[int, Manifest]:
+    """The manifests that are whole; an error for one that is broken but was whole once."""
+    found: dict[int, Manifest] = {}
+    for number in committed_versions(storage):
+        try:
+            found[number] = read_manifest(storage, number)
+        except MasterNotFoundError:
+            continue
+        except MasterFormatError:
+            if storage.is_sealed(manifest_name(number)):
+                raise
+    return found
+
+
+def _expired(entry: FileEntry, gone: list[int], whole: dict[int, Manifest], old: float) -> bool:
+    """Whether a file of the folder `versions` is to go.
+
+    Manifests of removed versions, with their seals; and what stopped writers have left.
+    """
+    stem = entry.name.partition(".")[0]
+    number = version_of(f"{stem}.json")
+    if number in gone:
+        return True
+    sound = number in whole and not entry.name.endswith(".claim")
+    return not sound and entry.modified < old

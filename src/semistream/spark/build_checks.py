@@ -1,0 +1,91 @@
+"""What can be wrong with a frame that is to become a master table, found before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType
+
+from semistream.errors import KeyColumnError, KeyTypeError, OptionError, UnsupportedTypeError
+from semistream.relation.columns import stored_table
+from semistream.spark.build_tasks import CODE, SHARD, WEIGHT
+
+__all__ = ["arrow_schema", "batch_frame", "check_collations", "check_names", "check_order"]
+
+
+def batch_frame(df: object, what: str) -> DataFrame:
+    """The frame, if it is one and has an end; `what` names the argument."""
+    if not isinstance(df, DataFrame):
+        raise OptionError(
+            f"{what} is a {type(df).__name__}. Give a Spark DataFrame; Arrow data goes to "
+            "MasterTable.from_arrow."
+        )
+    if df.isStreaming:
+        raise OptionError(
+            f"{what} is a streaming DataFrame, which has no end. Give a batch one (spark.read)."
+        )
+    return df
+
+
+def check_order(df: DataFrame, layout: str, order_by: str | None, sample: object | None) -> None:
+    """Raise unless the layout and what gives its order go together."""
+    if (order_by is None) == (sample is None) and layout == "given":
+        raise OptionError(
+            'layout="given" on Spark, where rows have no order of their own, needs one of '
+            "order_by= (a column) and sample= (a DataFrame of stream tuples). Give one of them."
+        )
+    if layout == "key" and (order_by is not None or sample is not None):
+        raise OptionError(
+            'order_by= and sample= are for layout="given". Leave layout= out, or leave them out.'
+        )
+    if order_by is not None and order_by not in df.columns:
+        raise KeyColumnError(
+            f"order_by={order_by!r} is not a column; the columns are {', '.join(df.columns)}. "
+            "Name one of these."
+        )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise unless columns of these names can pass through the tasks of a build."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise OptionError(
+            f"Column names occur twice: {', '.join(repeated)}. Rename them so that all differ."
+        )
+    taken = [name for name in names if name.lower() in (CODE, SHARD, WEIGHT)]
+    if taken:
+        raise OptionError(f"The name {taken[0]} is kept for semistream. Rename that column.")
+    dotted = [name for name in names if "." in name or "`" in name]
+    if dotted:
+        raise OptionError(
+            f"Spark cannot hand columns with a dot or a backtick in their name to a Python "
+            f"function: {', '.join(dotted)}. Rename them."
+        )
+
+
+def check_collations(df: DataFrame, key: Sequence[str]) -> None:
+    """Codes know strings by their bytes; under another collation different bytes are equal."""
+    for name in key:
+        kind = df.schema[name].dataType
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            raise KeyTypeError(
+                f"Key column {name!r} has the collation {kind.collation}, but keys are compared "
+                f"by their bytes. Cast it first: collate({name}, 'UTF8_BINARY')."
+            )
+
+
+def arrow_schema(df: DataFrame) -> pa.Schema:
+    """The rows as they are stored: plain types, any column may be null, times in UTC."""
+    try:
+        schema = to_arrow_schema(df.schema, timezone="UTC")
+    except PySparkException as error:
+        raise UnsupportedTypeError(
+            f"The frame has a column that Spark cannot hand over as Arrow: {error}. "
+            "Cast it to another type, or leave it out."
+        ) from error
+    fields = [field.with_nullable(True).remove_metadata() for field in schema]
+    return stored_table(pa.schema(fields).empty_table()).schema

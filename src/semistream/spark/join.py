@@ -1,0 +1,119 @@
+"""`join`: a Spark DataFrame with a master table, as one `mapInArrow`.
+
+Nothing of the stream passes through the driver. All that can be wrong is found here, before
+anything starts, with the messages of the engine itself; the rest is `worker`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from semistream.algorithms import engine
+from semistream.budget import parse_memory
+from semistream.errors import OptionError
+from semistream.parts.join_shape import JoinShape, On, resolve_on
+from semistream.relation import MasterTable
+from semistream.spark.schema import carried_types, joined_schema, stream_schema
+from semistream.spark.worker import JoinTask, Option, check_whole, operator
+
+__all__ = ["AUTO", "join"]
+
+AUTO: Final[tuple[str, Mapping[str, Option]]] = ("chybridjoin", {"admission": "tinylfu"})
+"""What algorithm="auto" stands for: an algorithm, and options unless others are given."""
+_FRESHNESS: Final = ("pinned", "latest")
+
+
+def join(
+    df: DataFrame,
+    master: MasterTable,
+    *,
+    on: On,
+    how: str = "inner",
+    algorithm: str = "auto",
+    memory: int | str,
+    columns: Sequence[str] | None = None,
+    freshness: str = "pinned",
+    io: str = "buffered",
+    metrics_dir: str | os.PathLike[str] | None = None,
+    **options: Option,
+) -> DataFrame:
+    """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
+
+    Its columns are the stream's, then the master's without its key. Rows come in no particular
+    order. A stream tuple whose key is null is unmatched.
+
+    Args:
+        df: the stream, of a classic or a Connect session.
+        master: the master table; every executor must be able to read its path.
+        on: the stream's key columns: a name, a list, or a dict from stream column to master key
+            column.
+        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
+        algorithm: one of `ALGORITHMS`, or "auto".
+        memory: the budget of each task that runs at a time, as bytes or "64MB". Between
+            micro-batches a Python worker keeps its engine, and so the memory.
+        columns: the master's columns to add, by default all but its key.
+        freshness: "pinned" for the version that `master` has open, "latest" for the newest when
+            a task starts, so that tasks of one batch, or a batch and its replay, may see
+            different ones. A version without one of the columns, or with another type of it,
+            stops the query.
+        io: "buffered", or "direct" to pass by the page cache of a local disk.
+        metrics_dir: a folder that every executor can write to; each task that finishes leaves
+            its metrics there as a JSON file.
+        options: sizes and rules of the algorithm, as `engine` takes them.
+    """
+    _check(df, freshness, options)
+    algorithm, chosen = _resolved(algorithm, options)
+    given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
+    shape = _checked_shape(df, master, algorithm, given | chosen)
+    pinned = freshness == "pinned"
+    task = JoinTask(
+        path=master.location,
+        version=master.version if pinned else None,
+        on=tuple((stream, key) for key, stream in resolve_on(on, master.key).items()),
+        how=how,
+        algorithm=algorithm,
+        memory=parse_memory(memory),
+        io=io,
+        columns=tuple(shape.payload),
+        types=carried_types(master, shape.payload),
+        options=tuple(sorted(chosen.items())),
+        metrics_dir=None if metrics_dir is None else os.path.abspath(metrics_dir),
+    )
+    return df.mapInArrow(operator(task), joined_schema(df, shape, pinned))
+
+
+def _check(df: DataFrame, freshness: str, options: Mapping[str, Option]) -> None:
+    given: object = df
+    if not isinstance(given, DataFrame):
+        raise OptionError(
+            f"df is a {type(given).__module__}.{type(given).__name__}; it must be a Spark "
+            "DataFrame. Make one with spark.createDataFrame(…), or join Arrow batches without "
+            "Spark with ss.engine(…)."
+        )
+    if freshness not in _FRESHNESS:
+        raise OptionError(
+            f"freshness={freshness!r} is not known. Use one of: {', '.join(_FRESHNESS)}."
+        )
+    if "clock" in options:
+        raise OptionError("clock is not an option of a join on Spark. Leave it out.")
+
+
+def _checked_shape(
+    df: DataFrame, master: MasterTable, algorithm: str, arguments: Mapping[str, Any]
+) -> JoinShape:
+    """The shape of the join, after all that an engine checks when it starts."""
+    checked = engine(algorithm, master, **arguments)
+    check_whole(master)
+    return checked.shape(stream_schema(df))
+
+
+def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:
+    """The algorithm and options that "auto" stands for; others as they are."""
+    if algorithm != "auto":
+        return algorithm, dict(options)
+    chosen, defaults = AUTO
+    return chosen, {**defaults, **options}

@@ -1,0 +1,91 @@
+"""A local Spark session, set up so that Python workers and the driver find each other.
+
+Spark takes `python3` from the PATH for its workers and an address of the machine for its driver;
+on a laptop either may be the wrong one. A session that is active already belongs to the user:
+it is returned as it is, and nothing of it or of the environment is altered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from semistream.errors import JavaError
+
+__all__ = ["local_session"]
+
+_OLDEST_JAVA: Final = 17
+_LOOPBACK: Final = "127.0.0.1"
+_CONF: Final = {
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+    "spark.log.level": "ERROR",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def local_session(cores: int | str = "*", memory: str = "2g", **conf: str) -> SparkSession:
+    """The active Spark session as it is, or a new one on this machine.
+
+    A new session runs `cores` tasks at a time ("*": one per core) in a Java process of `memory`
+    bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. `conf`
+    adds Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process
+    that an earlier, stopped session has left behind keeps its memory.
+    """
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        check_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
+    for name, value in {**_CONF, "spark.driver.memory": memory, **conf}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """Raise `JavaError` unless the Java that Spark would start is there and new enough."""
+    java = _java()
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaError(f"{java} does not start: {error}. {_ADVICE}") from error
+    found = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+    if found is None or int(found[1]) < _OLDEST_JAVA:
+        said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
+        raise JavaError(f"{java} says it is {said!r}, which is too old or not known. {_ADVICE}")
+
+
+_ADVICE: Final = (
+    f"Spark needs Java {_OLDEST_JAVA} or newer: install one, and put it on the PATH or name its "
+    "directory in JAVA_HOME."
+)
+
+
+def _java() -> str:
+    """The java that Spark's own scripts would choose."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not java.is_file():
+            raise JavaError(f"JAVA_HOME is {home}, but there is no {java}. {_ADVICE}")
+        return str(java)
+    found = shutil.which("java")
+    if found is None:
+        raise JavaError(f"No java is on the PATH, and JAVA_HOME is not set. {_ADVICE}")
+    return found

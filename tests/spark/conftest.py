@@ -1,0 +1,46 @@
+"""One Spark session for all tests of a process: two cores, loopback, no UI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import semistream as ss
+from semistream.spark.session import local_session
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+    # Tests are many small jobs: compiling their plans costs more than running them.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session; tests leave it as they found it."""
+    folder = tmp_path_factory.mktemp("warehouse")
+    session = local_session(
+        2, "1g", **SETTINGS, **{"spark.sql.warehouse.dir": str(folder / "warehouse")}
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., ss.MasterTable]:
+    """Builds a master table in small pages, so that a few dozen rows make several."""
+    built = iter(range(1000))
+
+    def make(table: pa.Table, key: Any = "id", **options: Any) -> ss.MasterTable:
+        path = tmp_path / f"{next(built)}.master"
+        return ss.MasterTable.from_arrow(table, path, key=key, **({"page_bytes": 4096} | options))
+
+    return make
