@@ -248,7 +248,8 @@ class PageReads:
         reads.pages          # [0, 1, 0, 1]
         reads.partitions     # [(0, 1), (0, 1)], one item per read
 
-    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`.
+    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`. Pages
+    from anywhere that are read together count as one page each.
     """
 
     def __init__(self) -> None:
@@ -273,7 +274,13 @@ class PageReads:
                 self.partitions.append(pages)
             original(reader, first, count, frame)
 
-        self._patch = mock.patch.object(PageReader, "fetch", fetch)
+        scattered = PageReader.scatter
+
+        def scatter(reader: PageReader, pages: list[int], frame: Frame, place: int) -> list[int]:
+            self.partitions.extend((page,) for page in pages)
+            return scattered(reader, pages, frame, place)
+
+        self._patch = mock.patch.multiple(PageReader, fetch=fetch, scatter=scatter)
         self._patch.start()
         return self
 

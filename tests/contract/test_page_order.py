@@ -166,6 +166,27 @@ def test_hybridjoin_reads_a_key_to_its_end(tmp_path: Path) -> None:
     assert order == each(1, 2, 3, 0)
 
 
+def test_hybridjoin_with_several_look_ups_at_a_time(tmp_path: Path) -> None:
+    """The order is that of single look-ups; four pages allow two of them at a time.
+
+    All eight tuples have room. Oldest: 60 → p2 and, not of that page, 10 → p0; both are read.
+    They settle 60 10 50 20 60. Q: 30 99 70. Oldest: 30 → p1 and 99, behind the last key: p3 is
+    the page whose range has no end. They settle all.
+    """
+    stream = [[60, 10, 50, 30, 20, 60, 99, 70]]
+    assert pages_read(tmp_path, "hybridjoin", EIGHT, stream) == each(2, 0, 1, 3)
+
+
+def test_several_look_ups_read_a_key_to_its_end(tmp_path: Path) -> None:
+    """30 crosses from p1 to p3, so p1 alone, read with p0 for 20, does not settle it.
+
+    Then 30 is looked up by itself: p1 p2 p3 one after the other.
+    """
+    keys = [10, 20, 30, 30, 30, 30, 30, 40]
+    order = pages_read(tmp_path, "hybridjoin", keys, [[20, 30, 10]])
+    assert order == each(0, 3, 1, 2, 3)
+
+
 def test_hybridjoin_in_a_given_layout(tmp_path: Path) -> None:
     """The dense index says where a key is; h_S = 2, the stream is 70 10 80 25 60.
 

@@ -187,7 +187,8 @@ class Sizing:
         pages = max(1, min(options.get("partition_pages", draft.partition_pages), self._pages))
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
-        if self._many and pages == 1:
+        # A partition size that was asked for means partitions, one at a time.
+        if self._many and pages == 1 and "partition_pages" not in options:
             plan = replace(plan, look_ups=self._look_ups(memory))
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
         plan = replace(plan, pinned_partitions=pinned)

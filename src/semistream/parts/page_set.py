@@ -105,10 +105,13 @@ class PageSet:
         first, last = self._index.first, self._index.last
         lows, highs = np.full_like(self.numbers, _LOWEST), np.full_like(self.numbers, _HIGHEST)
         for i, page in enumerate(self.numbers.tolist()):
+            low, high = _LOWEST, _HIGHEST
             if page > 0:
-                lows[i] = first[page] + (last[page - 1] == first[page])
+                low = first.item(page) + (last.item(page - 1) == first.item(page))
             if page + 1 < len(first):
-                highs[i] = first[page + 1] - 1
+                high = first.item(page + 1) - 1
+            # A page that holds nothing but a part of the highest or the lowest key settles none.
+            lows[i], highs[i] = (low, high) if low <= _HIGHEST and high >= _LOWEST else (1, 0)
         return lows, highs
 
     def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:

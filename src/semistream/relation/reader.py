@@ -117,6 +117,24 @@ class PageReader:
             place += self._size(begin, end)
         return batches
 
+    def scatter(self, pages: list[int], frame: Frame, place_bytes: int) -> list[int]:
+        """Read pages from anywhere, each to a place of its own in the frame, and check them.
+
+        Returns where each page's message begins in the frame. It may run in another thread.
+        """
+        index, begins = self.index, []
+        for number, page in enumerate(pages):
+            place = number * place_bytes
+            self._fill(frame, place, page, page + 1)
+            begin = place + index.offset.item(page) - self._base(page)
+            message = frame.view[begin : begin + index.length.item(page)]
+            if xxhash.xxh3_64_intdigest(message) != index.checksum.item(page):
+                raise self._corrupt(page, "its checksum is not the one that was written")
+            begins.append(begin)
+        self.reads += len(pages)
+        self.pages_read += len(pages)
+        return begins
+
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
             return [(first, stop)]
