@@ -248,8 +248,7 @@ class PageReads:
         reads.pages          # [0, 1, 0, 1]
         reads.partitions     # [(0, 1), (0, 1)], one item per read
 
-    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`. Pages
-    from anywhere that are read together count as one page each.
+    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`.
     """
 
     def __init__(self) -> None:
@@ -276,9 +275,9 @@ class PageReads:
 
         scattered = PageReader.scatter
 
-        def scatter(reader: PageReader, pages: list[int], frame: Frame, place: int) -> list[int]:
-            self.partitions.extend((page,) for page in pages)
-            return scattered(reader, pages, frame, place)
+        def scatter(reader: PageReader, runs: list[range], frame: Frame, place: int) -> list[int]:
+            self.partitions.extend(tuple(run) for run in runs)
+            return scattered(reader, runs, frame, place)
 
         self._patch = mock.patch.multiple(PageReader, fetch=fetch, scatter=scatter)
         self._patch.start()

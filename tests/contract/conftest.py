@@ -84,6 +84,8 @@ class Contract:
             arguments["memory"] = self.least(master, stream, **arguments)
         elif size == "few slots":
             arguments |= self.few_slots(master, 3)
+        else:
+            arguments = self.supported(master, look_ups=3) | arguments
         return self.engine(master, **arguments)
 
     def holds(

@@ -43,6 +43,9 @@ def pages_read(
     stream = [pa.record_batch({"id": pa.array(keys, pa.int64())}) for keys in batches]
     if options:
         options = {"partition_pages": 1} | options
+    if algorithm in ("hybridjoin", "chybridjoin"):
+        # One look-up at a time, as the paper has it.
+        options = {"look_ups": 0} | options
     engine = ss.engine(
         algorithm, master, on="id", how="left", memory="1MB", clock=ManualClock(), **options
     )
@@ -167,14 +170,15 @@ def test_hybridjoin_reads_a_key_to_its_end(tmp_path: Path) -> None:
 
 
 def test_hybridjoin_with_several_look_ups_at_a_time(tmp_path: Path) -> None:
-    """The order is that of single look-ups; four pages allow two of them at a time.
+    """The order is that of single look-ups; here two of them are done at a time.
 
     All eight tuples have room. Oldest: 60 → p2 and, not of that page, 10 → p0; both are read.
     They settle 60 10 50 20 60. Q: 30 99 70. Oldest: 30 → p1 and 99, behind the last key: p3 is
     the page whose range has no end. They settle all.
     """
     stream = [[60, 10, 50, 30, 20, 60, 99, 70]]
-    assert pages_read(tmp_path, "hybridjoin", EIGHT, stream) == each(2, 0, 1, 3)
+    order = pages_read(tmp_path, "hybridjoin", EIGHT, stream, partition_pages=1, look_ups=2)
+    assert order == each(2, 0, 1, 3)
 
 
 def test_several_look_ups_read_a_key_to_its_end(tmp_path: Path) -> None:
@@ -183,7 +187,8 @@ def test_several_look_ups_read_a_key_to_its_end(tmp_path: Path) -> None:
     Then 30 is looked up by itself: p1 p2 p3 one after the other.
     """
     keys = [10, 20, 30, 30, 30, 30, 30, 40]
-    order = pages_read(tmp_path, "hybridjoin", keys, [[20, 30, 10]])
+    sizes = {"partition_pages": 1, "look_ups": 2}
+    order = pages_read(tmp_path, "hybridjoin", keys, [[20, 30, 10]], **sizes)
     assert order == each(0, 3, 1, 2, 3)
 
 

@@ -47,6 +47,10 @@ from semistream.relation import MasterTable, MembershipFilter
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
 _MOST_LOOK_UPS = 64
+_FEWEST_LOOK_UPS = 4
+"""With fewer at a time, a larger partition that is decoded as a whole is handled faster."""
+_LARGEST_LOOKED_UP = 512 << 10
+"""Two partitions of 256 KB: larger reads are hardly cheaper, and bring rows that nobody needs."""
 _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
@@ -158,17 +162,22 @@ class Sizing:
 
     def _generous(self, memory: int) -> JoinPlan:
         fragment = max(self._least_fragment, memory // 32)
-        pages = 1
-        while (
-            self._look_ups(memory) < 2
-            and pages * 2 <= min(self._master.page_count, self._needs.most_pages)
-            and disk_bytes(self._master, pages * 2, 0) <= min(memory // 8, _LARGEST_DISK_BUFFER)
-        ):
-            pages *= 2
+        pages = self._partition_pages(memory, _LARGEST_LOOKED_UP)
+        if not self._look_ups(memory, pages):
+            pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
         frames = max(2, min(affordable, self._needs.most_frames))
         return self._draft(pages, fragment, chunk_rows, frames)
+
+    def _partition_pages(self, memory: int, largest: int) -> int:
+        """As many pages as an eighth of the memory, or `largest`, holds twice."""
+        pages, most = 1, min(self._master.page_count, self._needs.most_pages)
+        while pages * 2 <= most and disk_bytes(self._master, pages * 2, 0) <= min(
+            memory // 8, largest
+        ):
+            pages *= 2
+        return pages
 
     def _frugal(self) -> list[JoinPlan]:
         """Small drafts: one page a partition, or more where few partitions save tuples."""
@@ -187,9 +196,8 @@ class Sizing:
         pages = max(1, min(options.get("partition_pages", draft.partition_pages), self._pages))
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
-        # A partition size that was asked for means partitions, one at a time.
-        if self._many and pages == 1 and "partition_pages" not in options:
-            plan = replace(plan, look_ups=self._look_ups(memory))
+        if self._many:
+            plan = replace(plan, look_ups=options.get("look_ups", self._look_ups(memory, pages)))
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
         plan = replace(plan, pinned_partitions=pinned)
         if self._needs.pinned_front:
@@ -220,7 +228,8 @@ class Sizing:
             return plan
         heap_row = self._kept_bytes(1, self._master_row)
         row = kept_rows.BYTES_PER_ROW + heap_row
-        rows = max(16, min(int(memory * self._needs.front_share / row), self._master.row_count))
+        share = options.get("front_percent", 100 * self._needs.front_share) / 100
+        rows = max(16, min(int(memory * share / row), self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * _MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
         return replace(
@@ -232,12 +241,13 @@ class Sizing:
             recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
         )
 
-    def _look_ups(self, memory: int) -> int:
-        """How many pages to read at a time; 0 where it is not worth it."""
+    def _look_ups(self, memory: int, pages: int) -> int:
+        """How many partitions to read at a time; 0 to read one and decode it."""
         if not self._many:
             return 0
-        most = min(memory // 12 // place_bytes(self._master), _MOST_LOOK_UPS, self._pages // 2)
-        return most if most > 1 else 0
+        most = memory // 20 // place_bytes(self._master, pages)
+        most = min(most, _MOST_LOOK_UPS, self._pages // pages // 2)
+        return most if most >= _FEWEST_LOOK_UPS else 0
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
@@ -294,7 +304,7 @@ class Sizing:
             "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
         }
         if plan.look_ups:
-            parts["disk buffer"] += loader_bytes(self._master, plan.look_ups)
+            parts["disk buffer"] += loader_bytes(self._master, plan.partition_pages, plan.look_ups)
         if plan.front_rows:
             parts["front stage"] = front_stage_bytes(
                 plan.front_rows, plan.front_most_rows, plan.front_heap_bytes
@@ -373,7 +383,8 @@ class Assembly:
         self.pages: PageLoader | None = None
         if plan.look_ups:
             grant = budget.grant("disk buffer")
-            self.pages = PageLoader(master, shape, plan.look_ups, io, grant, recorder)
+            sizes = plan.partition_pages, plan.look_ups
+            self.pages = PageLoader(master, shape, *sizes, io, grant, recorder)
         self.front = self._front_stage(self.buffer) if plan.front_rows else None
         self.stream: TupleSource = self.front or self.buffer
 
@@ -509,7 +520,7 @@ class WithFrontStage(Generic[_Join_co]):
     @property
     def needs(self) -> Needs:
         """The algorithm's, and the paper's share of memory for the front stage."""
-        options = (*self.algorithm.needs.options, "admission")
+        options = (*self.algorithm.needs.options, "admission", "front_percent")
         return replace(
             self.algorithm.needs,
             algorithm=self.name,

@@ -388,10 +388,12 @@ def engine(
     `algorithm` is one of `ALGORITHMS`; `on` names the stream's key columns (a name, a list, or
     a dict from stream column to master key column); `how` is "inner" or "left"; `memory` is the
     budget for everything, as bytes or "64MB"; `columns` chooses the master's columns. Sizes can
-    be fixed with `partition_pages`, `stream_slots`, `chunk_tuples` (MESHJOIN's w) and
-    `pinned_partitions` (the X-HYBRIDJOINs); `admission` chooses the front stage's rule, one of
-    "paper", "balance" and "tinylfu". The master's membership filter, if it has one, is
-    used when it fits the budget; `use_filter` True insists on it, False goes without.
+    be fixed with `partition_pages`, `stream_slots`, `chunk_tuples` (MESHJOIN's w),
+    `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups` (partitions that HYBRIDJOIN reads at a
+    time; 0 for one, decoded as a whole); `admission` chooses the front stage's rule, one of
+    "paper", "balance" and "tinylfu", and `front_percent` how much of the memory it may have.
+    The master's membership filter, if it has one, is used when it fits the budget; `use_filter`
+    True insists on it, False goes without.
     """
     if not isinstance(master, MasterTable):
         raise OptionError(
@@ -443,6 +445,8 @@ def _check_options(needs: Needs, options: Mapping[str, int | str]) -> None:
                     f"admission={value!r} is not known. Use one of: {', '.join(ADMISSIONS)}."
                 )
             continue
-        least = 0 if name == "pinned_partitions" else 1
+        least = 0 if name in ("pinned_partitions", "look_ups") else 1
         if type(value) is not int or value < least:
             raise OptionError(f"{name}={value!r} must be a whole number of at least {least}.")
+        if name == "front_percent" and value > 90:
+            raise OptionError(f"{name}={value!r} must be at most 90: tuples that miss must wait.")

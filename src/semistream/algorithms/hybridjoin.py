@@ -16,9 +16,8 @@ Where the paper assumes that every key is in R and has one row, this is exact fo
 that is absent leaves as unmatched, and one whose rows cross partitions is read to its end.
 When fewer than w tuples have arrived, those are taken and the join goes on.
 
-Lines 7 to 15 are done for the pages of several long-waiting tuples at a time, where R's pages
-allow it: they would be read in that order anyway, and reading one page changes nothing of what
-the next one is. Then a partition is a page, and w what all of them finish.
+Lines 7 to 15 are done for several long-waiting tuples at a time, where R's pages allow it: their
+partitions would be read in that order anyway. Then w is what all of them finish.
 """
 
 from __future__ import annotations
@@ -38,7 +37,13 @@ from semistream.parts.waiting import WaitingTuples
 class HybridJoin:
     """One partition read per step, chosen by the oldest waiting tuple."""
 
-    needs: ClassVar = Needs("hybridjoin", queue=True, fences=True, look_ups=True)
+    needs: ClassVar = Needs(
+        "hybridjoin",
+        queue=True,
+        fences=True,
+        look_ups=True,
+        options=("partition_pages", "look_ups", "stream_slots"),
+    )
 
     def __init__(
         self,
@@ -76,10 +81,10 @@ class HybridJoin:
         yield from self.waiting.settle(wanted)
 
     def _look_up_several(self, loader: PageLoader) -> Iterator[pa.RecordBatch]:
-        pages = loader.load(lambda: self.waiting.oldest_pages(loader))  # 7, 8
-        loader.read_ahead(self.waiting.oldest_pages(loader))
+        pages = loader.load(lambda: self.waiting.oldest_partitions(loader))  # 7, 8
+        loader.read_ahead(self.waiting.oldest_partitions(loader))
         yield from self.waiting.probe_pages(pages)  # 9-15
-        loader.marks[pages.numbers] = 0
+        loader.marks[pages.partitions] = 0
         if len(self.waiting) and self.waiting.is_left(pages):
             yield from self._look_up()
 

@@ -1,10 +1,11 @@
-"""Page set: pages from anywhere in R, read together and used as they lie in memory.
+"""Page set: partitions from anywhere in R, read together and used as they lie in memory.
 
-HYBRIDJOIN looks up one waiting tuple at a time. When little waits for any one page, most of
-the time would go into handling pages, not tuples; so the pages of several long-waiting tuples
-are read at once, which is the same as reading them one after the other, and probed in one go.
+HYBRIDJOIN looks up one waiting tuple at a time. When little waits for any one partition, most
+of the time would go into handling pages, not tuples; so the partitions of several long-waiting
+tuples are read at once, which is the same as reading them one after the other, and their pages
+are probed in one go, without being decoded.
 
-    | page 17        | page 4         | page 230       | …    each in a place of the same size
+    | pages 68-71    | pages 16-19    | pages 920-923  | …    each in a place of the same size
 """
 
 from __future__ import annotations
@@ -41,22 +42,27 @@ def usable(master: MasterTable, shape: JoinShape) -> bool:
     return flat and code in _CODE_TYPES and master.layout == "key" and len(master.pages) > 1
 
 
-def place_bytes(master: MasterTable) -> int:
-    """What each page of a set takes in memory."""
-    return master.pages.frame_bytes(1)
-
-
-def set_bytes(master: MasterTable, pages: int) -> int:
-    """What a set of so many pages takes."""
+def place_bytes(master: MasterTable, partition_pages: int) -> int:
+    """What each partition of a set takes in memory."""
     columns = len(master.stored_schema)
-    return pages * (place_bytes(master) + columns * FIELD.itemsize + 64) + 4096
+    page = columns * FIELD.itemsize + 64
+    return master.pages.frame_bytes(partition_pages) + partition_pages * page
+
+
+def loader_bytes(master: MasterTable, partition_pages: int, most: int) -> int:
+    """What a page loader takes: two sets of at most `most` partitions, and marks."""
+    partitions = -(-len(master.pages) // partition_pages)
+    return 2 * (most * place_bytes(master, partition_pages) + 4096) + partitions
 
 
 class PageSet:
-    """At most `most` pages in memory."""
+    """At most `most` partitions in memory."""
 
-    def __init__(self, master: MasterTable, shape: JoinShape, most: int) -> None:
+    def __init__(
+        self, master: MasterTable, shape: JoinShape, partition_pages: int, most: int
+    ) -> None:
         """An empty set."""
+        self._per_partition = partition_pages
         self._index = master.pages
         self._schema = master.stored_schema
         self._taken = shape.taken_schema(master.stored_schema)
@@ -71,47 +77,57 @@ class PageSet:
         self._dtypes = [fixed_dtype(self._types[number]) for number in self._fixed.tolist()]
         self._fixed_bytes = len(widths) + np.abs(widths).sum() + np.count_nonzero(widths == 0)
         self._nulls: NDArray[np.bool_] = np.zeros(len(self._types), np.bool_)
-        self._place = place_bytes(master)
+        self._place = master.pages.frame_bytes(partition_pages)
         self._frame = Frame(most * self._place + SPILL)
         self._address = np.frombuffer(self._frame.view, np.uint8).ctypes.data
-        self._all_fields = np.zeros((most, len(self._widths)), FIELD)
-        self.most = most
-        self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.starts = self.stops = self.numbers
+        self._all_fields = np.zeros((most * partition_pages, len(self._widths)), FIELD)
+        self.partitions: NDArray[np.int64] = np.zeros(0, np.int64)
+        """The partitions in memory, which are regions of a stream table."""
+        self.pages = self.regions = self.starts = self.stops = self.partitions
+        """Their pages, and of each page its partition and which rows are of whole keys."""
 
     @property
     def fields(self) -> NDArray[np.void]:
         """The columns of the pages, a row per page."""
-        return self._all_fields[: len(self.numbers)]
+        return self._all_fields[: len(self.pages)]
 
-    def read(self, reader: PageReader, numbers: NDArray[np.int64]) -> None:
-        """Read some pages and check them; it may run in another thread."""
-        messages = reader.scatter(numbers.tolist(), self._frame, self._place)
-        self.numbers = numbers
-        self.starts, self.stops = np.zeros_like(numbers), np.zeros_like(numbers)
+    def read(self, reader: PageReader, partitions: NDArray[np.int64]) -> None:
+        """Read some partitions and check them; it may run in another thread."""
+        per, count = self._per_partition, len(self._index)
+        runs = [range(p * per, min((p + 1) * per, count)) for p in partitions.tolist()]
+        begins = reader.scatter(runs, self._frame, self._place)
+        self.partitions = partitions
+        self.pages = np.concatenate([np.arange(run.start, run.stop) for run in runs])
+        self.regions = self.pages // per
+        self.starts, self.stops = np.zeros_like(self.pages), np.zeros_like(self.pages)
         first, last = self._index.first, self._index.last
-        for i, (page, place) in enumerate(zip(numbers.tolist(), messages, strict=True)):
-            rows = kernels.open_page(self._address + place, self._widths, self._all_fields[i])
+        for i, (page, begin) in enumerate(zip(self.pages.tolist(), begins, strict=True)):
+            rows = kernels.open_page(self._address + begin, self._widths, self._all_fields[i])
             if rows != self._index.rows[page]:
                 raise InternalError(f"Page {page} has {rows} rows in memory. Please report this.")
-            before = page > 0 and last[page - 1] == first[page]
-            behind = page + 1 < len(first) and first[page + 1] == last[page]
+            # A key that crosses its partition's edge is left for a look-up of its own, on all
+            # pages of the partition; one that only crosses from page to page is not.
+            begin, behind = page - page % per, min(page - page % per + per, count)
+            crosses_in = begin > 0 and last[begin - 1] == first[begin] == first[page]
+            crosses_out = behind < count and first[behind] == last[behind - 1] == last[page]
             code = self._all_fields[i, self.code]
-            self.starts[i], self.stops[i] = kernels.whole_rows(code, rows, before, behind)
+            self.starts[i], self.stops[i] = kernels.whole_rows(code, rows, crosses_in, crosses_out)
         self._nulls = (self.fields["valid"] != 0).any(axis=0)
 
     def ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lowest and the highest code that each page settles, whether it has it or not."""
-        first, last = self._index.first, self._index.last
-        lows, highs = np.full_like(self.numbers, _LOWEST), np.full_like(self.numbers, _HIGHEST)
-        for i, page in enumerate(self.numbers.tolist()):
+        """The lowest and highest code that each partition settles, whether it has it or not."""
+        first, last, per = self._index.first, self._index.last, self._per_partition
+        lows, highs = np.full_like(self.partitions, 1), np.zeros_like(self.partitions)
+        for i, partition in enumerate(self.partitions.tolist()):
+            begin, behind = partition * per, (partition + 1) * per
             low, high = _LOWEST, _HIGHEST
-            if page > 0:
-                low = first.item(page) + (last.item(page - 1) == first.item(page))
-            if page + 1 < len(first):
-                high = first.item(page + 1) - 1
-            # A page that holds nothing but a part of the highest or the lowest key settles none.
-            lows[i], highs[i] = (low, high) if low <= _HIGHEST and high >= _LOWEST else (1, 0)
+            if begin > 0:
+                low = first.item(begin) + (last.item(begin - 1) == first.item(begin))
+            if behind < len(first):
+                high = first.item(behind) - 1
+            # One that holds only a part of the highest or lowest key settles nothing.
+            if low <= _HIGHEST and high >= _LOWEST:
+                lows[i], highs[i] = low, high
         return lows, highs
 
     def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
@@ -189,48 +205,45 @@ class PageLoader:
         self,
         master: MasterTable,
         shape: JoinShape,
+        partition_pages: int,
         most: int,
         io: str,
         grant: Grant,
         recorder: Recorder,
     ) -> None:
-        """Two sets of at most `most` pages."""
-        grant.take(loader_bytes(master, most))
+        """Two sets of at most `most` partitions."""
+        grant.take(loader_bytes(master, partition_pages, most))
         self.most = most
-        self.marks = np.zeros(len(master.pages), np.uint8)
+        self.marks = np.zeros(-(-len(master.pages) // partition_pages), np.uint8)
+        """Partitions that are in memory or being read."""
         self._reader = master.reader(io)
-        self._free, self._used = (PageSet(master, shape, most) for _ in range(2))
+        self._free, self._used = (PageSet(master, shape, partition_pages, most) for _ in range(2))
         self._thread = ThreadPoolExecutor(1, "semistream-read-pages")
         self._ahead: Future[None] | None = None
         self._recorder = recorder
         self._bytes_counted = 0
 
     def load(self, look_up: Callable[[], NDArray[np.int64]]) -> PageSet:
-        """The set that is being read ahead or, if none is, the pages that `look_up` gives."""
+        """The set that is being read ahead or, if none is, the partitions that `look_up` gives."""
         if self._ahead is None:
             self.read_ahead(look_up())
         assert self._ahead is not None
         ahead, self._ahead = self._ahead, None
         ahead.result()
         self._free, self._used = self._used, self._free
-        count, read = len(self._used.numbers), self._reader.bytes_read
-        self._recorder.partitions_read += count
-        self._recorder.pages_read += count
+        read = self._reader.bytes_read
+        self._recorder.partitions_read += len(self._used.partitions)
+        self._recorder.pages_read += len(self._used.pages)
         self._recorder.bytes_read += read - self._bytes_counted
         self._bytes_counted = read
         return self._used
 
-    def read_ahead(self, numbers: NDArray[np.int64]) -> None:
+    def read_ahead(self, partitions: NDArray[np.int64]) -> None:
         """Begin to read the set that will be asked for next."""
-        if len(numbers):
-            self._ahead = self._thread.submit(self._free.read, self._reader, numbers)
+        if len(partitions):
+            self._ahead = self._thread.submit(self._free.read, self._reader, partitions)
 
     def close(self) -> None:
         """Close the files, after the read that may be under way."""
         self._thread.shutdown()
         self._reader.close()
-
-
-def loader_bytes(master: MasterTable, most: int) -> int:
-    """What a page loader takes."""
-    return 2 * set_bytes(master, most) + len(master.pages)

@@ -32,7 +32,7 @@ BYTES_PER_SLOT = NODE.itemsize
 BYTES_PER_BUCKET = 4
 _SCRATCH = 8192
 _STEPS = 64
-"""Waiting tuples looked at, at most, for each page to read."""
+"""Waiting tuples looked at, at most, for each partition to read."""
 
 
 def bucket_bits(capacity: int, regions: int) -> int:
@@ -163,7 +163,7 @@ class StreamTable:
     ) -> Iterator[int]:
         """Probe with several pages, writing (slot, page of the set, row) an array-full at a time.
 
-        Only for a clustered table whose regions are pages. Otherwise as `pairs`.
+        Only for a clustered table. Otherwise as `pairs`.
         """
         cursor = np.array([0, 0, NONE, 0, NONE], np.int64)
         starts, stops = pages.starts, pages.stops
@@ -172,7 +172,7 @@ class StreamTable:
             found = page_kernels.probe_pages(
                 self.chains,
                 self._bits,
-                pages.numbers,
+                pages.regions,
                 pages.fields,
                 pages.code,
                 starts,
@@ -191,12 +191,12 @@ class StreamTable:
         cursor = np.zeros(1, np.int64)
         lows, highs = pages.ranges()
         while count := page_kernels.remove_ranges(
-            self.chains, self._bits, pages.numbers, lows, highs, cursor, self._removed
+            self.chains, self._bits, pages.partitions, lows, highs, cursor, self._removed
         ):
             yield self._removed[:count]
 
-    def oldest_pages(self, links: Links, loader: PageLoader) -> NDArray[np.int64]:
-        """The pages of the longest-waiting tuples that are not marked, which marks them."""
+    def oldest_regions(self, links: Links, loader: PageLoader) -> NDArray[np.int64]:
+        """The partitions of the longest-waiting tuples that are not marked; marks them."""
         found = np.empty(loader.most, np.int64)
         count = page_kernels.oldest_regions(
             links, self.chains.nodes, self._fences, loader.marks, found, _STEPS * loader.most

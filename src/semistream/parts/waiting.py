@@ -198,13 +198,13 @@ class WaitingTuples:
         yield from self._prober.probe_pages(pages)
         yield from self._finish(self.table.remove_ranges(pages))
 
-    def oldest_pages(self, loader: PageLoader) -> NDArray[np.int64]:
-        """The pages of the longest-waiting tuples that the loader has not marked; marks them."""
-        return self.table.oldest_pages(self.queue.links, loader)
+    def oldest_partitions(self, loader: PageLoader) -> NDArray[np.int64]:
+        """The partitions of the longest-waiting tuples that are not marked; marks them."""
+        return self.table.oldest_regions(self.queue.links, loader)
 
     def is_left(self, pages: PageSet) -> bool:
-        """Whether the oldest tuple's page is of the set: its rows then cross into another."""
-        return self.table.region(self.look_up()) in pages.numbers
+        """Whether the oldest tuple's partition is of the set: its rows then cross into another."""
+        return self.table.region(self.look_up()) in pages.partitions
 
     def next_after(self, partition: Partition, wanted: int) -> int | None:
         """The code that will be oldest once the partition and `wanted` are settled, if known."""

@@ -117,23 +117,29 @@ class PageReader:
             place += self._size(begin, end)
         return batches
 
-    def scatter(self, pages: list[int], frame: Frame, place_bytes: int) -> list[int]:
-        """Read pages from anywhere, each to a place of its own in the frame, and check them.
+    def scatter(self, runs: list[range], frame: Frame, place_bytes: int) -> list[int]:
+        """Read runs of pages from anywhere, each to a place of its own in the frame; check them.
 
         Returns where each page's message begins in the frame. It may run in another thread.
         """
-        index, begins = self.index, []
-        for number, page in enumerate(pages):
+        begins = []
+        for number, run in enumerate(runs):
             place = number * place_bytes
-            self._fill(frame, place, page, page + 1)
-            begin = place + index.offset.item(page) - self._base(page)
-            message = frame.view[begin : begin + index.length.item(page)]
-            if xxhash.xxh3_64_intdigest(message) != index.checksum.item(page):
-                raise self._corrupt(page, "its checksum is not the one that was written")
-            begins.append(begin)
-        self.reads += len(pages)
-        self.pages_read += len(pages)
+            for first, stop in self._stretches(run.start, run.stop):
+                base = place - self._base(first)
+                place += self._fill(frame, place, first, stop)
+                begins += [base + self._checked(page, base, frame) for page in range(first, stop)]
+                self.reads += 1
+            self.pages_read += len(run)
         return begins
+
+    def _checked(self, page: int, base: int, frame: Frame) -> int:
+        """Where a page begins in its file, if what is in the frame from `base` on is the page."""
+        begin = self.index.offset.item(page)
+        message = frame.view[base + begin : base + begin + self.index.length.item(page)]
+        if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
+            raise self._corrupt(page, "its checksum is not the one that was written")
+        return int(begin)
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
