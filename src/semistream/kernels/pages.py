@@ -113,6 +113,30 @@ def whole_rows(field: Any, rows: int, begins_before: bool, ends_behind: bool) ->
 
 
 @kernel
+def open_pages(
+    memory: int,
+    begins: Codes,
+    widths: NDArray[np.int64],
+    fields: Any,
+    code: int,
+    crosses_in: NDArray[np.bool_],
+    crosses_out: NDArray[np.bool_],
+    starts: Codes,
+    stops: Codes,
+) -> None:
+    """Find the columns of several pages, and their rows start..stop that are of whole keys.
+
+    The pages' messages begin at `begins` from address `memory` on; a page that is none has
+    `stops` -1. Column `code` holds the rows' codes.
+    """
+    for i in range(len(begins)):
+        rows = open_page(memory + begins[i], widths, fields[i])
+        starts[i], stops[i] = 0, -1
+        if rows > 0:
+            starts[i], stops[i] = whole_rows(fields[i, code], rows, crosses_in[i], crosses_out[i])
+
+
+@kernel
 def _first_row(field: Any, start: int, stop: int, code: int) -> int:
     """The first of a page's ascending rows start..stop whose code is not below `code`."""
     low, high = start, stop

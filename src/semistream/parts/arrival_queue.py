@@ -55,6 +55,8 @@ class ArrivalQueue:
         self._position = 0.0
         self._grant = grant
         self.links = Links(links, ends)
+        self.was_full = False
+        """Whether there was no free slot at some time; whoever reads it may reset it."""
 
     def __len__(self) -> int:
         """How many slots wait."""
@@ -76,6 +78,7 @@ class ArrivalQueue:
         slots = np.empty(count, np.int32)
         append(self.links, slots)
         self._changes += count
+        self.was_full = self.was_full or not self.free
         return slots
 
     def remove(self, slots: NDArray[np.int32]) -> None:

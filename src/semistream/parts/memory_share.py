@@ -26,6 +26,8 @@ _STEPS = 64
 class SlotOwner(Protocol):
     """Who gives out the slots of a stream table: an arrival queue or a scan window."""
 
+    was_full: bool
+
     @property
     def beyond(self) -> int:
         """Tuples that wait beyond the limit."""
@@ -108,6 +110,10 @@ class MemoryShare:
         """Halve the front stage while it does not pay; double it while it pays well."""
         rows = self._kept.capacity
         least, most = self._pool / 256, self._most * self._pool
+        # Slots that are never used share nothing: short streams leave some free.
+        wanted, self._owner.was_full = self._owner.was_full, False
+        if not wanted:
+            return
         if hit_ratio < self.share and rows * self._row_bytes > 2 * least:
             self._shrink_front(rows // 2)
         elif hit_ratio > 2 * self.share and rows * self._row_bytes * 1.1 < most:

@@ -100,35 +100,50 @@ class PageSet:
         self.pages = np.concatenate([np.arange(run.start, run.stop) for run in runs])
         self.regions = self.pages // per
         self.starts, self.stops = np.zeros_like(self.pages), np.zeros_like(self.pages)
-        first, last = self._index.first, self._index.last
-        for i, (page, begin) in enumerate(zip(self.pages.tolist(), begins, strict=True)):
-            rows = kernels.open_page(self._address + begin, self._widths, self._all_fields[i])
-            if rows != self._index.rows[page]:
-                raise InternalError(f"Page {page} has {rows} rows in memory. Please report this.")
-            # A key that crosses its partition's edge is left for a look-up of its own, on all
-            # pages of the partition; one that only crosses from page to page is not.
-            begin, behind = page - page % per, min(page - page % per + per, count)
-            crosses_in = begin > 0 and last[begin - 1] == first[begin] == first[page]
-            crosses_out = behind < count and first[behind] == last[behind - 1] == last[page]
-            code = self._all_fields[i, self.code]
-            self.starts[i], self.stops[i] = kernels.whole_rows(code, rows, crosses_in, crosses_out)
+        crosses = self._crossing(self.pages - self.pages % per, per)
+        kernels.open_pages(
+            self._address,
+            np.array(begins, np.int64),
+            self._widths,
+            self._all_fields,
+            self.code,
+            *crosses,
+            self.starts,
+            self.stops,
+        )
+        if (self.stops < 0).any():
+            raise InternalError("A page was not understood. Please report this.")
         self._nulls = (self.fields["valid"] != 0).any(axis=0)
+
+    def _crossing(
+        self, begins: NDArray[np.int64], per: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which pages begin, and which end, with a key that crosses their partition's edge.
+
+        Such a key is left for a look-up of its own; one that only crosses from page to page
+        within a partition is not.
+        """
+        first, last = self._index.first, self._index.last
+        behind = np.minimum(begins + per, len(first))
+        into = (begins > 0) & (last[begins - 1] == first[begins])
+        out = (behind < len(first)) & (first[behind % len(first)] == last[behind - 1])
+        into &= first[begins] == first[self.pages]
+        out &= last[behind - 1] == last[self.pages]
+        return into, out
 
     def ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The lowest and highest code that each partition settles, whether it has it or not."""
-        first, last, per = self._index.first, self._index.last, self._per_partition
-        lows, highs = np.full_like(self.partitions, 1), np.zeros_like(self.partitions)
-        for i, partition in enumerate(self.partitions.tolist()):
-            begin, behind = partition * per, (partition + 1) * per
-            low, high = _LOWEST, _HIGHEST
-            if begin > 0:
-                low = first.item(begin) + (last.item(begin - 1) == first.item(begin))
-            if behind < len(first):
-                high = first.item(behind) - 1
-            # One that holds only a part of the highest or lowest key settles nothing.
-            if low <= _HIGHEST and high >= _LOWEST:
-                lows[i], highs[i] = low, high
-        return lows, highs
+        first, last, count = self._index.first, self._index.last, len(self._index)
+        begins = self.partitions * self._per_partition
+        behind = begins + self._per_partition
+        continued = (last[begins - 1] == first[begins]) & (begins > 0)
+        next_first = first[behind % count]
+        ends = behind < count
+        # One that holds only a part of the highest or lowest key settles nothing.
+        nothing = (continued & (first[begins] == _HIGHEST)) | (ends & (next_first == _LOWEST))
+        lows = np.where(begins > 0, first[begins] + (continued & ~nothing), _LOWEST)
+        highs = np.where(ends, next_first - (ends & ~nothing), _HIGHEST)
+        return np.where(nothing, 1, lows), np.where(nothing, 0, highs)
 
     def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
         """The codes of keys whose rows begin at `first` of `page`."""

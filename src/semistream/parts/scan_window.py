@@ -45,6 +45,8 @@ class ScanWindow:
         self._next = 0
         self._count = 0
         self._limit = table.capacity
+        self.was_full = False
+        """Whether there was no free slot at some time; whoever reads it may reset it."""
 
     def __len__(self) -> int:
         """How many tuples wait."""
@@ -129,6 +131,7 @@ class ScanWindow:
                 taken.append(piece)
                 count -= len(piece)
                 self._next = piece.stop
+        self.was_full = self.was_full or not any(map(len, self._gaps()))
         return tuple(taken)
 
 
