@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test recovery lint format bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +12,11 @@ help: ## List the targets
 demo: $(STAMP) ## Join a skewed stream with a master table larger than the memory given
 	$(BIN)/semistream demo
 
-test: lint ## Lint, then run every test
-	$(BIN)/python -m pytest -n 2
+test: lint ## Lint, then run every test but those of recovery
+	$(BIN)/python -m pytest -n 2 --ignore=tests/recovery
+
+recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
+	$(BIN)/python -m pytest tests/recovery
 
 lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff check

@@ -1,0 +1,131 @@
+"""A pipeline from source to warehouse: each tuple on its route, counted, against the oracle."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.spark.sinks import ParquetSink
+from semistream.testing import assert_same_rows, oracle_join
+
+pytestmark = pytest.mark.service
+
+OUTPUT = ("id", "n", "name")
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_joined_rows_reach_the_sink(shop, how):
+    shop.master()
+    sold = shop.sell(200, 200, 200)
+    status = shop.run(how=how).status()
+    expected = oracle_join(sold, shop.goods, on="id", how=how)
+    assert_same_rows(shop.rows("out", *OUTPUT), expected.rows)
+    assert (status.state, status.error) == ("finished", None)
+    assert (status.batch, status.version) == (2, 1)
+    totals = status.totals
+    assert (totals.joined, totals.unmatched) == (expected.joined, expected.unmatched)
+    assert totals.arrived == totals.source == len(sold)
+    assert status.counts.arrived == 200
+
+
+def test_routes_end_apart_and_nothing_is_lost(shop):
+    shop.master()
+    rows = shop.sell(200, 200).to_pylist()
+    sinks = {name: str(shop.folder / name) for name in ("rejected", "unmatched")}
+    checks = {"n divides by seven": "n % 7 != 0"}
+    totals = shop.run(checks=checks, **sinks).status().totals
+    good = pa.Table.from_pylist([r for r in rows if r["id"] is not None and r["n"] % 7])
+    joined = oracle_join(good, shop.goods, on="id").rows
+    assert_same_rows(shop.rows("out", *OUTPUT), joined)
+    none = [(r["id"], r["n"]) for r in good.to_pylist() if r["id"] >= shop.keys]
+    assert_same_rows(shop.rows("unmatched", "id", "n"), none)
+    bad = [(r["id"], r["n"], "id is null") for r in rows if r["id"] is None]
+    failed = [r for r in rows if r["id"] is not None and r["n"] % 7 == 0]
+    bad += [(r["id"], r["n"], "n divides by seven") for r in failed]
+    assert_same_rows(shop.rows("rejected", "id", "n", "reason"), bad)
+    assert (totals.joined, totals.unmatched, totals.rejected) == (len(joined), len(none), len(bad))
+    assert min(len(joined), len(none), len(bad)) > 0
+
+
+def test_a_record_that_could_not_be_parsed_is_rejected(shop):
+    shop.master()
+    (shop.folder / "json").mkdir()
+    text = '{"id": 1, "n": 1}\n{"id": 2, "n": \n{"id": 3, "n": 3}\n'
+    (shop.folder / "json" / "a.json").write_text(text)
+    reader = shop.spark.readStream.schema("id long, n long, _corrupt_record string")
+    shop.run(reader.json(str(shop.folder / "json")), rejected=str(shop.folder / "bad"))
+    assert sorted(shop.rows("out", "id")) == [(1,), (3,)]
+    found = shop.rows("bad", "_corrupt_record", "reason")
+    assert found == [('{"id": 2, "n": ', "corrupt record")]
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_tuple_with_several_rows_counts_once(shop, rejects):
+    doubled = pa.concat_tables([shop.goods, shop.goods.slice(0, 100)])
+    shop.master(doubled)
+    sold = shop.sell(200)
+    totals = shop.run(rejected=str(shop.folder / "bad") if rejects else None).status().totals
+    kept = sold.filter(sold["id"].is_valid()) if rejects else sold
+    expected = oracle_join(kept, doubled, on="id", how="left")
+    assert len(expected.rows) > len(kept)
+    assert_same_rows(shop.rows("out", *OUTPUT), expected.rows)
+    assert (totals.joined, totals.unmatched) == (expected.joined, expected.unmatched)
+    assert totals.arrived == len(sold)
+
+
+def test_other_names_and_several_keys(shop, build):
+    master = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"], "Name": ["1x", "1y", "2x"]})
+    shop.sell(pa.table({"b": [1, 1, 2, None], "a": ["x", "z", "x", "x"], "the name": [1, 2, 3, 4]}))
+    source = shop.stream("b long, a string, `the name` long")
+    bad = str(shop.folder / "bad")
+    shop.run(source, build(master, key=["a", "b"]), on={"b": "a", "a": "b"}, rejected=bad)
+    expected = [(1, "x", 1, "1x"), (1, "z", 2, None), (2, "x", 3, "2x")]
+    assert_same_rows(shop.rows("out", "b", "a", "the name", "Name"), expected)
+    assert shop.rows("bad", "the name", "reason") == [(4, "b is null")]
+
+
+def test_a_function_can_be_the_sink(shop):
+    shop.master()
+    sold = shop.sell(200, 200)
+    taken = {}
+
+    def take(frame, batch):
+        # Used twice: the join must not run twice for that.
+        taken[batch] = frame.toArrow()
+        assert frame.count() == len(taken[batch])
+
+    shop.run(sink=take)
+    assert sorted(taken) == [0, 1]
+    expected = oracle_join(sold, shop.goods, on="id", how="left").rows
+    assert_same_rows(pa.concat_tables(taken.values()), expected)
+
+
+def test_the_batch_column_can_have_another_name(shop):
+    shop.master()
+    shop.sell(50, 50)
+    shop.run(sink=ParquetSink(shop.folder / "out", batch_column="load"))
+    assert {row[0] for row in shop.rows("out", "load")} == {0, 1}
+
+
+def test_each_batch_takes_the_newest_version(shop):
+    """As many rows as R has are appended while the pipeline runs, between its batches."""
+    half = shop.goods.slice(0, shop.keys // 2)
+    master, versions = shop.master(half), {}
+    tables = [shop.sales(100) for _ in range(4)]
+    shop.sell(*tables)
+
+    def take(frame, batch):
+        nonlocal master
+        versions[batch] = (master.version, frame.toArrow())
+        added = 25 * (batch + 1)
+        master = master.upsert(shop.goods.slice(shop.keys // 2 + added * 2 - 50, 50))
+
+    shop.run(sink=take)
+    assert [version for version, _ in versions.values()] == [1, 2, 3, 4]
+    for batch, (version, rows) in versions.items():
+        there = ss.MasterTable.open(shop.folder / "goods.master", version)
+        assert there.row_count == shop.keys // 2 + 50 * batch
+        known = shop.goods.slice(0, there.row_count)
+        assert_same_rows(rows, oracle_join(tables[batch], known, on="id", how="left").rows)
+    assert master.row_count == shop.keys

@@ -1,0 +1,203 @@
+"""What a pipeline tells of itself: JSON lines, Prometheus' format, a listener."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+from pyspark.sql.functions import count_if
+
+from semistream.spark.batch_log import Counts, Outcome
+from semistream.spark.join import join
+from semistream.spark.listener import MetricsListener
+from semistream.spark.metrics_log import append_line, last_batch, prometheus_text
+from semistream.spark.routes import Retry
+from semistream.spark.task_metrics import TaskMetrics
+from semistream.testing import oracle_join
+
+
+def parsed(text):
+    """Prometheus' text format, read strictly: samples by name and labels, and types by name."""
+    samples, types = {}, {}
+    name = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+    label = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+    for line in text.split("\n")[:-1]:
+        if found := re.fullmatch(rf"# TYPE ({name}) (counter|gauge)", line):
+            assert found[1] not in types
+            types[found[1]] = found[2]
+        elif not re.fullmatch(rf"# HELP {name} [^\n]*", line):
+            found = re.fullmatch(rf"({name})(?:\{{({label}(?:,{label})*)\}})? (\S+)", line)
+            assert found, line
+            assert types[found[1]] == "counter" or not found[1].endswith("_total")
+            assert (found[1], found[2]) not in samples
+            samples[found[1], found[2]] = float(found[3])
+    assert text.endswith("\n")
+    return samples, types
+
+
+@pytest.mark.service
+def test_a_line_per_batch(shop):
+    shop.master()
+    sold = shop.sell(150, 150, 150)
+    pipeline = shop.run(
+        metrics=shop.folder / "lines", metrics_prometheus=shop.folder / "m.prom", name="sales"
+    )
+    lines = shop.lines("lines")
+    assert [line["batch"] for line in lines] == [0, 1, 2]
+    for i, line in enumerate(lines):
+        expected = oracle_join(sold.slice(150 * i, 150), shop.goods, on="id")
+        assert (line["pipeline"], line["master_version"]) == ("sales", 1)
+        assert (line["joined"], line["unmatched"]) == (expected.joined, expected.unmatched)
+        assert line["arrived"] == line["joined"] + line["unmatched"] == 150
+        assert (line["deferred"], line["rejected"], line["retried"]) == (0, 0, 0)
+        assert 0 < line["peak_memory"] <= line["budget"] == 1 << 20
+        assert line["pages_read"] > 0
+        assert line["service_rate"] > 0
+        assert 0 <= line["hit_ratio"] <= 1
+        assert line["p99_seconds"] >= 0
+        assert line["batch_seconds"] > 0
+        assert line["algorithm"] == "chybridjoin"
+    samples, types = parsed(pipeline.prometheus())
+    label = 'pipeline="sales"'
+    whole = oracle_join(sold, shop.goods, on="id")
+    assert samples["semistream_joined_tuples_total", label] == whole.joined
+    assert samples["semistream_arrived_tuples_total", label] == 450
+    assert samples["semistream_memory_budget_bytes", label] == 1 << 20
+    assert types["semistream_joined_tuples_total"] == "counter"
+    assert types["semistream_master_version"] == "gauge"
+    assert (shop.folder / "m.prom").read_text() == pipeline.prometheus()
+
+
+@pytest.mark.service
+def test_lines_that_a_crash_prevented_are_written_later(shop):
+    shop.master()
+    shop.sell(50, 50, 50)
+    lines = shop.folder / "lines"
+    shop.run(metrics=lines)
+    whole = lines.read_text()
+    # As a crash leaves it: the second line cut off, the third not there.
+    first, second, _ = whole.splitlines(keepends=True)
+    lines.write_text(first + second[:20])
+    shop.sell(50)
+    shop.run(metrics=lines)
+    kept = [json.loads(line) for line in lines.read_text().splitlines() if line.endswith("}")]
+    assert [line["batch"] for line in kept] == [0, 1, 2, 3]
+    assert "".join(lines.read_text().splitlines(keepends=True)[2:4]) == "".join(
+        whole.splitlines(keepends=True)[1:]
+    )
+
+
+@pytest.mark.service
+def test_tuples_that_pass_the_join_by_are_no_misses(shop):
+    shop.master()
+    shop.sell(300)
+    metrics = shop.folder / "lines"
+    shop.run(metrics=metrics, rejected=lambda frame, batch: None, checks={"odd": "n % 2 = 0"})
+    line = shop.lines("lines")[0]
+    assert line["rejected"] >= 150
+    tried = line["joined"] + line["unmatched"]
+    assert line["hit_ratio"] * tried == pytest.approx(round(line["hit_ratio"] * tried))
+
+
+@pytest.mark.service
+def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
+    master = shop.master()
+    sold = shop.sell(100, 100)
+    listener = MetricsListener(shop.folder / "lines", metrics_dir=shop.folder / "tasks")
+    shop.spark.streams.addListener(listener)
+    try:
+        frame = join(
+            shop.stream(),
+            master,
+            on="id",
+            how="left",
+            memory="1MB",
+            metrics_dir=shop.folder / "tasks",
+        ).selectExpr("*", "name IS NULL AS lacks")
+        frame = frame.observe("found", count_if("lacks").alias("lacking"))
+        query = frame.writeStream.format("noop").queryName("direct").trigger(availableNow=True)
+        checkpoint = str(shop.folder / "other")
+        query = query.option("checkpointLocation", checkpoint).start()
+        query.awaitTermination()
+    finally:
+        # Spark hands events over later; removing waits for none, an empty bus does.
+        shop.spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+        shop.spark.streams.removeListener(listener)
+    lines = shop.lines("lines")
+    batches = [line for line in lines if line["event"] == "batch" and line["arrived"]]
+    assert [line["batch"] for line in batches] == [0, 1]
+    for i, line in enumerate(batches):
+        expected = oracle_join(sold.slice(100 * i, 100), shop.goods, on="id", how="left")
+        assert (line["name"], line["arrived"]) == ("direct", 100)
+        assert line["join"]["joined"] == expected.joined
+        lacking = sum(row[2] is None for row in expected.rows)
+        assert line["observed"]["found"]["lacking"] == lacking
+    assert lines[-1] == {"event": "end", "query": batches[0]["query"], "error": None}
+    assert list((shop.folder / "tasks").glob("*.json")) == []
+
+
+def outcome(**changes):
+    fields = {"number": 3, "stream_batch": 3, "at": 0.0, "version": 2, "seconds": 1.5}
+    fields |= {"counts": Counts(source=2, joined=2), "totals": Counts(source=9, joined=9)}
+    fields |= {"capacity": None, "waiting_retry": 0, "waiting_deferred": 0}
+    return Outcome(**(fields | changes))
+
+
+def test_names_are_escaped_and_what_is_not_known_is_left_out():
+    name = 'a "b" \\ c\nd'
+    samples, _ = parsed(prometheus_text(name, outcome()))
+    label = 'pipeline="a \\"b\\" \\\\ c\\nd"'
+    assert samples["semistream_joined_tuples_total", label] == 9
+    assert not any("peak_memory" in metric for metric, _ in samples)
+    assert all(math.isfinite(value) for value in samples.values())
+    assert prometheus_text(name, None) == ""
+
+
+def test_one_file_per_task_counts(tmp_path):
+    record = {"query": "q", "batch": 4, "stage": 7, "partition": 0, "attempt": 0}
+    record |= dict.fromkeys(("joined", "unmatched", "outputs", "arrived"), 10)
+    record |= {"front_hits": 5, "pages_read": 3, "bytes_read": 30, "seconds": 2.0}
+    record |= {"algorithm": "inlj", "processing_time": {"p99": 0.5}, "peak_memory": 7, "budget": 9}
+    again = record | {"attempt": 1, "joined": 12}
+    other = record | {"partition": 1, "peak_memory": 8, "processing_time": {"p99": 0.25}}
+    strange = record | {"batch": 3}
+    for i, one in enumerate((record, again, other, strange)):
+        (tmp_path / f"{one['batch']}-{i}.json").write_text(json.dumps(one))
+    found = TaskMetrics(tmp_path).take("q", 4)
+    assert (found["joined"], found["unmatched"], found["tasks"]) == (22, 20, 2)
+    assert (found["peak_memory"], found["budget"], found["p99_seconds"]) == (8, 9, 0.5)
+    assert found["service_rate"] == pytest.approx(42 / 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["3-3.json"]
+    assert TaskMetrics(tmp_path / "none").collect() == {}
+
+
+def test_a_line_that_was_cut_off_is_ended(tmp_path):
+    path = tmp_path / "deep" / "lines"
+    assert last_batch(path) is None
+    append_line(path, {"batch": 1})
+    with open(path, "a") as file:
+        file.write('{"batch": 2, "jo')
+    assert last_batch(path) == 1
+    append_line(path, {"batch": 3})
+    assert last_batch(path) == 3
+    assert path.read_text().splitlines()[0] == '{"batch": 1}'
+
+
+@pytest.mark.service
+def test_status_before_and_after(shop):
+    shop.master()
+    shop.sell(20)
+    pipeline = shop.pipeline(unmatched=Retry(), name="one")
+    before = pipeline.status()
+    assert (before.name, before.state, before.batch) == ("one", "new", None)
+    assert before.totals == Counts()
+    pipeline.start()
+    pipeline.await_termination()
+    after = pipeline.status()
+    assert (after.state, after.batch, after.totals.source) == ("finished", 0, 20)
+    # Another one with the same checkpoint knows what was.
+    again = shop.pipeline(unmatched=Retry(), name="one").start()
+    assert again.status().totals == after.totals
+    again.await_termination()

@@ -1,0 +1,242 @@
+"""Sinks are idempotent by batch; folders are whole or not there; the log survives half a write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from semistream.errors import CheckpointError
+from semistream.relation.remote_storage import RemoteStorage
+from semistream.spark import batch_log
+from semistream.spark.batch_log import BatchLog, BatchRecord, Counts, Outcome
+from semistream.spark.batch_run import BatchRun
+from semistream.spark.folders import Folder
+from semistream.spark.queues import QueueEntry
+from semistream.spark.sinks import ParquetSink, TableSink
+from semistream.testing import assert_same_rows, oracle_join
+
+
+class Ledger(DataSource):
+    """A table that knows transactions as Delta Lake does: one of a version it has is left out."""
+
+    @classmethod
+    def name(cls):
+        return "ledger"
+
+    def writer(self, schema, overwrite):
+        return LedgerWriter(dict(self.options))
+
+
+class Written(WriterCommitMessage):
+    def __init__(self, rows):
+        self.rows = rows
+
+
+class LedgerWriter(DataSourceArrowWriter):
+    def __init__(self, options):
+        self.options = {name.lower(): value for name, value in options.items()}
+
+    def write(self, iterator):
+        return Written([row for batch in iterator for row in batch.to_pylist()])
+
+    def commit(self, messages):
+        path = Path(self.options["path"])
+        path.mkdir(exist_ok=True)
+        app, version = self.options["txnappid"], self.options["txnversion"]
+        rows = [row for message in messages for row in message.rows]
+        file = path / f"{app.replace('/', '_')}-{version}.json"
+        if not file.exists():
+            file.write_text(json.dumps(rows))
+
+    def abort(self, messages):
+        pass
+
+
+@pytest.mark.service
+def test_a_table_is_told_writer_and_batch(shop, monkeypatch):
+    shop.spark.dataSource.register(Ledger)
+    shop.master()
+    sold = shop.sell(40, 40)
+    ledger = str(shop.folder / "ledger")
+    # One table for two routes: what tells them apart is the writer's name.
+    sinks = {"sink": TableSink(path=ledger, format="ledger")}
+    sinks["rejected"] = TableSink(path=ledger, format="ledger")
+    written, fails = BatchRun.write, iter([True])
+
+    def write(*arguments):
+        note = written(*arguments)
+        if next(fails, False):
+            raise RuntimeError("after all is written")
+        return note
+
+    monkeypatch.setattr(BatchRun, "write", write)
+    with pytest.raises(RuntimeError, match="after all"):
+        shop.pipeline(**sinks).start().await_termination()
+    shop.run(**sinks)
+    files = sorted((shop.folder / "ledger").iterdir())
+    names = [path.name.partition("_")[2] for path in files]
+    assert names == ["rejected-0.json", "rejected-1.json", "sink-0.json", "sink-1.json"]
+    assert len({path.name.partition("_")[0] for path in files}) == 1
+    rows = [tuple(row.values()) for path in files[2:] for row in json.loads(path.read_text())]
+    keyed = sold.filter(sold["id"].is_valid())
+    assert_same_rows(rows, oracle_join(keyed, shop.goods, on="id", how="left").rows)
+
+
+@pytest.mark.service
+def test_a_folder_that_was_not_committed_is_written_anew(shop):
+    sink = ParquetSink(shop.folder / "out")
+    frame = shop.spark.range(5)
+    half = shop.folder / "out" / "batch=3"
+    half.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [99]}), half / "part-0.parquet")
+    sink.write(frame, 3, "writer")
+    assert sorted(shop.rows("out", "id")) == [(i,) for i in range(5)]
+    sink.write(shop.spark.range(100), 3, "writer")
+    assert sorted(shop.rows("out", "id")) == [(i,) for i in range(5)]
+    # Spark and Arrow see the same rows, and nothing of the marker.
+    assert shop.spark.read.parquet(str(shop.folder / "out")).count() == 5
+
+
+def test_readers_never_see_half_a_folder(tmp_path):
+    folder = Folder.at(tmp_path / "out") / "batch=1"
+    seen = []
+
+    def write(path):
+        target = path.removeprefix("file://")
+        pafs.LocalFileSystem().create_dir(target)
+        pq.write_table(pa.table({"a": [1]}), f"{target}/part-0.parquet")
+        seen.append(sorted(p.name for p in (tmp_path / "out").iterdir()))
+
+    def note(written):
+        assert written.row_count() == 1
+        seen.append((tmp_path / "out" / "batch=1").exists())
+        return {"rows": 1}
+
+    assert folder.fill(write, note) == {"rows": 1}
+    assert seen == [["_writing.1"], False]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["batch=1"]
+    assert folder.note() == {"rows": 1}
+
+
+def test_without_renames_the_marker_comes_last(tmp_path):
+    """A filesystem that is not known to rename at once is written in place."""
+    inner = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    folder = Folder(inner, "out/batch=1", f"file://{tmp_path}/out/batch=1")
+    (tmp_path / "out" / "batch=1").mkdir(parents=True)
+    (tmp_path / "out" / "batch=1" / "half.parquet").write_bytes(b"half")
+
+    def write(path):
+        assert path.endswith("/out/batch=1")
+        assert not (tmp_path / "out" / "batch=1").exists()
+        inner.create_dir("out/batch=1")
+        pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "out" / "batch=1" / "part-0.parquet")
+
+    assert folder.note() is None
+    assert folder.fill(write, lambda written: {"rows": written.row_count()}) == {"rows": 2}
+    names = sorted(path.name for path in (tmp_path / "out" / "batch=1").iterdir())
+    assert names == ["_committed.json", "part-0.parquet"]
+    other = Folder(inner, "queue/entry", f"file://{tmp_path}/queue/entry")
+    # A copy that stopped half-way is made again.
+    (tmp_path / "queue" / "entry").mkdir(parents=True)
+    (tmp_path / "queue" / "entry" / "part-0.parquet").write_bytes(b"half")
+    folder.move(other)
+    assert other.row_count() == 2
+
+
+def record(number, **changes):
+    fields = {"number": number, "stream_batch": number, "at": 1.5, "version": 3}
+    return BatchRecord(**(fields | {"retried": ("a",), "returned": ("b", "c")} | changes))
+
+
+def outcome(number):
+    counts = Counts(source=3, joined=2, unmatched=1)
+    return Outcome(number, number, 1.5, 3, counts, counts, 0.5, None, 0, 0, {"pages_read": 7})
+
+
+@pytest.fixture(params=["local", "remote"])
+def log(request, tmp_path, monkeypatch):
+    """A log on a local disk, and one that has only puts."""
+    (tmp_path / "log" / "batches").mkdir(parents=True)
+    if request.param == "remote":
+
+        def storage(location):
+            return RemoteStorage(pafs.LocalFileSystem(), str(location), "mem://log")
+
+        monkeypatch.setattr(batch_log, "storage_at", storage)
+    return lambda: BatchLog(tmp_path / "log")
+
+
+def test_a_log_is_read_as_it_was_written(log):
+    first = log()
+    assert (first.next_number, first.unfinished, first.last_outcome) == (0, None, None)
+    name = first.identity()
+    first.begin(record(0))
+    assert log().unfinished == record(0)
+    first.finish(outcome(0))
+    first.begin(record(1, stream_batch=None))
+    first.finish(outcome(1))
+    first.begin(record(2, stream_batch=1))
+    again = log()
+    assert again.identity() == name
+    assert again.last_outcome == outcome(1)
+    assert again.unfinished == record(2, stream_batch=1)
+    assert again.of_stream_batch(1) == record(2, stream_batch=1)
+    assert again.of_stream_batch(0) == record(0)
+    assert again.of_stream_batch(2) is None
+    assert [again.is_done(record(number)) for number in (1, 2)] == [True, False]
+    assert [one.number for one in again.outcomes(after=0)] == [1]
+
+
+def test_what_a_killed_writer_left_is_no_obstacle(log, tmp_path):
+    first = log()
+    first.begin(record(0))
+    folder = tmp_path / "log" / "batches"
+    (folder / "00000001.abc.claim").write_bytes(b"")
+    (folder / ".tmp-123").write_bytes(b"{")
+    again = log()
+    again.finish(outcome(0))
+    again.begin(record(1))
+    assert log().unfinished == record(1)
+
+
+def test_a_put_that_was_cut_off_is_no_record(tmp_path, monkeypatch):
+    (tmp_path / "log" / "batches").mkdir(parents=True)
+    broken = tmp_path / "log" / "batches" / "00000000.json"
+    broken.write_text('{"format": 1, "num')
+    with pytest.raises(CheckpointError, match="missing or broken"):
+        BatchLog(tmp_path / "log")
+    remote = RemoteStorage(pafs.LocalFileSystem(), str(tmp_path / "log"), "mem://log")
+    monkeypatch.setattr(batch_log, "storage_at", lambda location: remote)
+    assert BatchLog(tmp_path / "log").next_number == 0
+
+
+def test_a_log_of_another_format_is_refused(tmp_path):
+    BatchLog(tmp_path / "log").begin(record(0))
+    path = tmp_path / "log" / "batches" / "00000000.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointError, match="has format 2"):
+        BatchLog(tmp_path / "log")
+
+
+def test_old_batches_are_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_log, "_KEPT", 3)
+    log = BatchLog(tmp_path / "log")
+    for number in range(8):
+        log.begin(record(number))
+        log.finish(outcome(number))
+    assert [one.number for one in log.records()] == [5, 6, 7]
+    assert BatchLog(tmp_path / "log").next_number == 8
+
+
+def test_entries_are_named_by_what_they_are():
+    entry = QueueEntry(12, 0, 1, 1_763_200_000_000, 1_763_200_030_000, 4, 250)
+    assert entry.name == "00000012-0-1-1763200000000-1763200030000-4-250"
+    assert QueueEntry.parse(entry.name) == entry
+    assert QueueEntry.parse("_writing.12") is None
+    assert QueueEntry.parse("12-3") is None
