@@ -21,10 +21,12 @@ __all__ = [
     "MasterFormatError",
     "MasterNotFoundError",
     "OptionError",
+    "PipelineFileError",
     "PipelineStateError",
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
+    "SourceError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
     "UnsupportedTypeError",
@@ -117,3 +119,11 @@ class ConservationError(SemistreamError):
 
 class PipelineStateError(SemistreamError):
     """A pipeline was asked for what it cannot do now: started twice, say."""
+
+
+class SourceError(SemistreamError):
+    """Spark cannot read the rows that a command was given."""
+
+
+class PipelineFileError(SemistreamError):
+    """A pipeline file has what it cannot have, or lacks what it must have."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -133,8 +135,39 @@ def test_a_newer_version_that_does_not_fit_stops_the_query(spark, build, columns
         out.collect()
 
 
-def test_a_master_in_shards_is_refused(spark, build):
+def test_a_single_shard_is_refused(spark, build):
+    with pytest.raises(errors.OptionError, match=r"shard=1, .* is one shard of .*Give the whole"):
+        join(spark.range(3), build(GOODS, shards=3).shard(1), on="id", memory="1MB")
+
+
+@pytest.mark.parametrize("shuffle", ["yes", 2])
+def test_what_shuffle_cannot_be(spark, build, shuffle):
+    with pytest.raises(errors.OptionError, match="must be True, False or None"):
+        join(spark.range(3), build(GOODS, shards=3), on="id", memory="1MB", shuffle=shuffle)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "message"),
+    [
+        (False, r"all 3 shards.*the least is ([0-9,]+) bytes.*use shuffle=True"),
+        (True, r"one of 3 shards: the least is ([0-9,]+) bytes. Give more memory\."),
+        (None, r"one of 3 shards: the least is ([0-9,]+) bytes"),
+    ],
+)
+def test_too_little_memory_for_shards(spark, build, shuffle, message):
     master = build(GOODS, shards=3)
-    for given in (master, master.shard(1)):
-        with pytest.raises(errors.OptionError, match="shard"):
-            join(spark.range(3), given, on="id", memory="1MB")
+    with pytest.raises(errors.BudgetError, match=message) as caught:
+        join(spark.range(3), master, on="id", memory=60_000, shuffle=shuffle)
+    least = int(re.search(message, str(caught.value))[1].replace(",", ""))
+    with pytest.raises(errors.BudgetError, match="the least"):
+        join(spark.range(3), master, on="id", memory=least - 1, shuffle=shuffle)
+    out = join(spark.range(600), master, on="id", memory=least, shuffle=shuffle)
+    assert out.count() == 500
+
+
+def test_a_newer_version_in_other_shards_stops_the_query(spark, build):
+    old = build(GOODS, shards=3)
+    out = join(spark.range(2), old, on="id", memory="1MB", freshness="latest", shuffle=True)
+    ss.MasterTable.from_arrow(GOODS, old.path, key="id", replace=True, shards=2)
+    with pytest.raises(PythonException, match=r"MasterChangedError: Version 2 of .* 2 shards"):
+        out.collect()

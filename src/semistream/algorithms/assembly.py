@@ -229,6 +229,9 @@ class Sizing:
         heap_row = self._kept_bytes(1, self._master_row)
         row = kept_rows.BYTES_PER_ROW + heap_row
         share = options.get("front_percent", 100 * self._needs.front_share) / 100
+        if plan.fragment_bytes == self._least_fragment:
+            # Where memory is scarce, more than the paper's share would raise the least.
+            share = min(share, self._needs.front_share)
         rows = max(16, min(int(memory * share / row), self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * _MOST_ELASTIC_SHARE / row) if admission == "balance" else rows

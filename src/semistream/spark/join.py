@@ -1,5 +1,8 @@
 """`join`: a Spark DataFrame with a master table, as one `mapInArrow`.
 
+When the master table is in shards and the stream is divided to match, another one goes before it,
+which finds each tuple's shard, and a shuffle.
+
 Nothing of the stream passes through the driver. All that can be wrong is found here, before
 anything starts, with the messages of the engine itself; the rest is `worker`.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -18,13 +22,22 @@ from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
-from semistream.spark.worker import JoinTask, Option, check_whole, operator
+from semistream.spark.shard_choice import is_divided
+from semistream.spark.shard_routes import divided
+from semistream.spark.worker import JoinTask, Option, key_types, operator
 
 __all__ = ["AUTO", "join"]
 
-AUTO: Final[tuple[str, Mapping[str, Option]]] = ("chybridjoin", {"admission": "tinylfu"})
-"""What algorithm="auto" stands for: an algorithm, and options unless others are given."""
+AUTO: Final[tuple[str, Mapping[str, Option]]] = (
+    "chybridjoin",
+    {"admission": "tinylfu", "front_percent": 50},
+)
+"""What algorithm="auto" stands for: an algorithm, and options unless others are given.
+
+A task ends with its micro-batch, so few tuples ever wait: the front stage has use for more."""
 _FRESHNESS: Final = ("pinned", "latest")
+_AMPLE: Final = 1 << 40
+"""Memory that is enough for any engine."""
 
 
 def join(
@@ -38,6 +51,7 @@ def join(
     columns: Sequence[str] | None = None,
     freshness: str = "pinned",
     io: str = "buffered",
+    shuffle: bool | None = None,
     metrics_dir: str | os.PathLike[str] | None = None,
     **options: Option,
 ) -> DataFrame:
@@ -61,11 +75,14 @@ def join(
             different ones. A version without one of the columns, or with another type of it,
             stops the query.
         io: "buffered", or "direct" to pass by the page cache of a local disk.
+        shuffle: for a master in shards, whether Spark divides the stream to match, so that each
+            task joins with one shard (and hot keys are spread over all); if not, each task joins
+            with all of them. By default if the master is larger than 4 times `memory`.
         metrics_dir: a folder that every executor can write to; each task that finishes leaves
             its metrics there as a JSON file.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
-    _check(df, freshness, options)
+    _check(df, freshness, shuffle, options)
     algorithm, chosen = _resolved(algorithm, options)
     given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
     shape = _checked_shape(df, master, algorithm, given | chosen)
@@ -82,11 +99,18 @@ def join(
         types=carried_types(master, shape.payload),
         options=tuple(sorted(chosen.items())),
         metrics_dir=None if metrics_dir is None else os.path.abspath(metrics_dir),
+        shards=master.shard_count,
     )
-    return df.mapInArrow(operator(task), joined_schema(df, shape, pinned))
+    schema = joined_schema(df, shape, pinned)
+    if is_divided(task, master, shape, task.memory, shuffle):
+        task = replace(task, divided_by=key_types(master))
+        df = divided(df, task.key_shards(master))
+    return df.mapInArrow(operator(task), schema)
 
 
-def _check(df: DataFrame, freshness: str, options: Mapping[str, Option]) -> None:
+def _check(
+    df: DataFrame, freshness: str, shuffle: bool | None, options: Mapping[str, Option]
+) -> None:
     given: object = df
     if not isinstance(given, DataFrame):
         raise OptionError(
@@ -98,6 +122,8 @@ def _check(df: DataFrame, freshness: str, options: Mapping[str, Option]) -> None
         raise OptionError(
             f"freshness={freshness!r} is not known. Use one of: {', '.join(_FRESHNESS)}."
         )
+    if shuffle not in (None, True, False):
+        raise OptionError(f"shuffle={shuffle!r} must be True, False or None.")
     if "clock" in options:
         raise OptionError("clock is not an option of a join on Spark. Leave it out.")
 
@@ -106,9 +132,16 @@ def _checked_shape(
     df: DataFrame, master: MasterTable, algorithm: str, arguments: Mapping[str, Any]
 ) -> JoinShape:
     """The shape of the join, after all that an engine checks when it starts."""
-    checked = engine(algorithm, master, **arguments)
-    check_whole(master)
-    return checked.shape(stream_schema(df))
+    # What is no master table, the engine refuses.
+    if getattr(master, "is_shard", False):
+        raise OptionError(
+            f"{master!r} is one shard of a master table, without the keys of the others. Give "
+            "the whole: ss.MasterTable.open(path)."
+        )
+    if getattr(master, "shard_count", 1) > 1:
+        # How the shards share the memory is checked when that is decided.
+        master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
+    return engine(algorithm, master, **arguments).shape(stream_schema(df))
 
 
 def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:

@@ -8,36 +8,38 @@ anew for each task. So whatever Spark ships refers to this module by name.
     task ──► take engine, or open one ──► run to the end ──► lay it back
                      │                        │ error
                      └── older version: drop  └─► drop
+
+With a master table in shards, what is kept is an engine and what it shares the task's memory
+with (`shard_join`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from semistream.algorithms import Engine, engine
-from semistream.errors import MasterChangedError, OptionError
+from semistream.errors import BudgetError, MasterChangedError
 from semistream.metrics import Metrics
+from semistream.parts.join_shape import resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.schema import carried_batch, carried_types
+from semistream.spark.shard_join import AllShards, OneShard
+from semistream.spark.shard_routes import ROUTE_COLUMNS, KeyShards
+from semistream.spark.task_record import leave_record
 
 __all__ = [
     "EngineCache",
     "EngineKey",
     "JoinTask",
+    "Joining",
     "Option",
-    "check_whole",
-    "on_finished",
+    "key_types",
     "operator",
 ]
 
@@ -46,7 +48,22 @@ Option = int | str | bool | None
 
 _MOST_IDLE: Final = 2
 """Engines that wait for their next task. Each holds its budget, so there are few: one for the
-query, and one for another join of the same query, whose tasks the worker may serve in turn."""
+query, and one for another join of the same query, whose tasks the worker may serve in turn. When
+the stream is divided by shard, a worker gets any shard's tasks, so it is luck if it has the engine
+of just that one: to make sure, each worker would have to hold the memory of all of them."""
+
+
+class Joining(Protocol):
+    """What a task runs: an engine, or what joins with shards by means of engines."""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Join a stream without pauses, yielding result batches as they come."""
+
+    def metrics(self) -> Metrics:
+        """Of the last run."""
+
+    def close(self) -> None:
+        """Give back what is kept for another run."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +83,7 @@ class JoinTask:
     how: str
     algorithm: str
     memory: int
-    """Bytes for each engine, so for each task that runs at a time."""
+    """Bytes for all engines of a task, so for each task that runs at a time."""
     io: str = "buffered"
     columns: tuple[str, ...] | None = None
     options: tuple[tuple[str, Option], ...] = ()
@@ -74,6 +91,11 @@ class JoinTask:
     """What Spark was told that `columns` are; None to take them as they come."""
     metrics_dir: str | None = None
     """A folder that takes a JSON file per task that has finished; None for none."""
+    shards: int = 1
+    """Shards of the master table."""
+    divided_by: tuple[str, ...] | None = None
+    """The key's types by which the stream was divided to match the shards, its route in its last
+    columns; None when it comes as it is."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the batches of one Spark task. The engine is this task's alone while it runs."""
@@ -82,24 +104,51 @@ class JoinTask:
         first = next(filled, None)
         if first is None:
             return
-        key = EngineKey(self, self._version(), first.schema.serialize().to_pybytes())
+        key = self._engine_key(first)
+        route = 0 if key.shard is None else ROUTE_COLUMNS
         kept = _ENGINES.take(key)
         joining = key.open() if kept is None else kept
         run = joining.run(chain([first], filled))
         try:
             for batch in run:
-                yield carried_batch(batch, len(first.schema))
-        except BaseException:
+                yield carried_batch(batch, len(first.schema) - route)
+        except BaseException as error:
+            if isinstance(error, BudgetError) and self.shards > 1:
+                error.add_note(
+                    f"An engine on a shard has part of the task's {self.memory:,} bytes."
+                )
             # Also when Spark wants no more rows: what an engine half-way holds is of no use.
             _close(run)
-            _close(joining)
+            joining.close()
             raise
         metrics = joining.metrics()
         _ENGINES.lay_back(key, joining)
-        on_finished(self, metrics, version=key.version, warm=kept is not None)
+        if self.metrics_dir is not None:
+            leave_record(self.metrics_dir, metrics, version=key.version, warm=kept is not None)
 
-    def _version(self) -> int:
-        return MasterTable.open(self.path).version if self.version is None else self.version
+    def engine(self, master: MasterTable, memory: int) -> Engine:
+        """An engine on a master table or a shard, with a part of the task's memory or all."""
+        options: dict[str, Any] = dict(self.options)
+        return engine(self.algorithm, master, memory=memory, **self._terms(), **options)
+
+    def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
+        """An INLJ that gives the same columns; it passes the filter by, to be soon at work."""
+        return engine("inlj", master, memory=memory, use_filter=False, **self._terms())
+
+    def key_shards(self, master: MasterTable) -> KeyShards:
+        """What finds the shard of the join's stream tuples."""
+        key = tuple(resolve_on(dict(self.on), master.key).values())
+        return KeyShards(master.codec, key, self.shards)
+
+    def _terms(self) -> dict[str, Any]:
+        return {"on": dict(self.on), "how": self.how, "io": self.io, "columns": self.columns}
+
+    def _engine_key(self, first: pa.RecordBatch) -> EngineKey:
+        """What the task's engine is made for; the first tuple tells the shard it was sent to."""
+        version = MasterTable.open(self.path).version if self.version is None else self.version
+        divided = self.divided_by is not None
+        shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
+        return EngineKey(self, version, first.schema.serialize().to_pybytes(), shard)
 
 
 class EngineKey(NamedTuple):
@@ -111,41 +160,34 @@ class EngineKey(NamedTuple):
     schema: bytes
     """The stream's Arrow schema: a session may change time zone or string type in between."""
     shard: int | None = None
-    """The master's shard; None for the whole master."""
+    """The shard by which the task's part of the stream was divided; None if it was not."""
 
-    def open(self) -> Engine:
-        """A new engine."""
-        task = self.task
-        options: dict[str, Any] = dict(task.options)
-        return engine(
-            task.algorithm,
-            self._master(),
-            on=dict(task.on),
-            how=task.how,
-            memory=task.memory,
-            io=task.io,
-            columns=task.columns,
-            **options,
-        )
+    def open(self) -> Joining:
+        """A new engine, or what joins with the shards."""
+        task, master = self.task, self._master()
+        if task.shards == 1:
+            return task.engine(master, task.memory)
+        # The whole's index is let go of: the shards have copies of its parts.
+        shards = [master.shard(i) for i in range(task.shards)]
+        keys = task.key_shards(master)
+        if self.shard is None:
+            return AllShards(task, shards, keys, task.memory)
+        return OneShard(task, shards, self.shard, keys, task.memory)
 
     def _master(self) -> MasterTable:
-        """The version, or the shard of it, that the engine reads; it must fit the query."""
+        """The version that is joined with; it must fit the query."""
         task = self.task
         master = MasterTable.open(task.path, self.version)
-        if self.shard is None:
-            check_whole(master)
-        else:
-            master = master.shard(self.shard)
         columns = task.columns or ()
         missing = [name for name in columns if name not in master.schema.names]
         found = None if missing else carried_types(master, columns)
         if task.types is not None and found != task.types:
             wanted = dict(zip(columns, task.types, strict=True))
-            raise MasterChangedError(
-                f"Version {self.version} of {master.path} has the columns\n{master.schema}\n"
-                f"but the query was started for {wanted}. Stop the query and call ss.join again, "
-                'or use freshness="pinned".'
-            )
+            raise _changed(master, f"the columns\n{master.schema}\n", str(wanted))
+        if master.shard_count != task.shards:
+            raise _changed(master, f"{master.shard_count} shards, ", str(task.shards))
+        if task.divided_by is not None and key_types(master) != task.divided_by:
+            raise _changed(master, f"a key of {key_types(master)}, ", str(task.divided_by))
         return master
 
     def outdates(self, other: EngineKey) -> bool:
@@ -163,35 +205,38 @@ class EngineCache:
     def __init__(self, most: int) -> None:
         """Keeps at most `most` engines."""
         self._most = most
-        self._idle: OrderedDict[EngineKey, Engine] = OrderedDict()
+        self._idle: OrderedDict[EngineKey, Joining] = OrderedDict()
 
     def __len__(self) -> int:
         """Engines that wait."""
         return len(self._idle)
 
-    def take(self, key: EngineKey) -> Engine | None:
+    def take(self, key: EngineKey) -> Joining | None:
         """Take out the engine of this key; those of older versions are given up. O(engines)."""
         for other in [other for other in self._idle if key.outdates(other)]:
-            _close(self._idle.pop(other))
+            self._idle.pop(other).close()
         return self._idle.pop(key, None)
 
-    def lay_back(self, key: EngineKey, idle: Engine) -> None:
+    def lay_back(self, key: EngineKey, idle: Joining) -> None:
         """Keep an engine that has run to its end."""
         self._idle[key] = idle
         while len(self._idle) > self._most:
-            _close(self._idle.popitem(last=False)[1])
+            self._idle.popitem(last=False)[1].close()
 
 
 _ENGINES: Final = EngineCache(_MOST_IDLE)
 
 
-def check_whole(master: MasterTable) -> None:
-    """Raise `OptionError` for a master table in shards: its pages are not in one order."""
-    if master.shard_count > 1 or master.is_shard:
-        raise OptionError(
-            f"{master!r} is in shards, or one of them, which a join on Spark does not read yet. "
-            "Build the master with shards=1."
-        )
+def key_types(master: MasterTable) -> tuple[str, ...]:
+    """The types of a master table's key columns; with others, keys may have other codes."""
+    return tuple(str(master.schema.field(name).type) for name in master.key)
+
+
+def _changed(master: MasterTable, found: str, wanted: str) -> MasterChangedError:
+    return MasterChangedError(
+        f"Version {master.version} of {master.path} has {found}but the query was started for "
+        f'{wanted}. Stop the query and call ss.join again, or use freshness="pinned".'
+    )
 
 
 def operator(task: JoinTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -207,44 +252,6 @@ def operator(task: JoinTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     return joined
 
 
-def on_finished(task: JoinTask, metrics: Metrics, *, version: int, warm: bool) -> None:
-    """A task has run to its end: write its metrics to the task's folder, if it has one.
-
-    `version` is the master's, `warm` says whether the engine had served before. The file appears
-    whole or not at all. Spark may run a task twice, after a failure or on speculation; whoever
-    sums up takes one file per (query, batch, stage, partition).
-    """
-    if task.metrics_dir is None:
-        return
-    record = {**_spark_task(), "master_version": version, "warm": warm, **asdict(metrics)}
-    record |= {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}
-    folder = Path(task.metrics_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("batch", "stage", "partition", "attempt")
-    name = "-".join("x" if record[part] is None else str(record[part]) for part in names)
-    path = folder / f"{name}-{uuid.uuid4().hex[:12]}.json"
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(record) + "\n", "utf-8")
-    unfinished.replace(path)
-
-
-def _spark_task() -> Mapping[str, int | str | None]:
-    """Which task of which micro-batch this is; all None outside Spark but for the process."""
-    context = TaskContext.get()
-    if context is None:
-        names = ("query", "batch", "stage", "partition", "attempt")
-        return {**dict.fromkeys(names), "pid": os.getpid()}
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    return {
-        "query": context.getLocalProperty("sql.streaming.queryId"),
-        "batch": None if batch is None else int(batch),
-        "stage": context.stageId(),
-        "partition": context.partitionId(),
-        "attempt": context.attemptNumber(),
-        "pid": os.getpid(),
-    }
-
-
 def _size(memory: int) -> str:
     """Bytes as a short word for a name: 64MB."""
     for factor, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
@@ -253,8 +260,8 @@ def _size(memory: int) -> str:
     return f"{memory}B"
 
 
-def _close(open_one: object) -> None:
-    """Close what can be closed; anything else ends with its last reference."""
-    close = getattr(open_one, "close", None)
+def _close(run: Iterator[pa.RecordBatch]) -> None:
+    """End a run half-way, if it is a generator; anything else ends with its last reference."""
+    close = getattr(run, "close", None)
     if close is not None:
         close()
