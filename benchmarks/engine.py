@@ -137,7 +137,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--folder", default=None, help="where to put R; its disk is measured")
-    parser.add_argument("--algorithms", nargs="+", default=["meshjoin", "rmeshjoin", "hybridjoin"])
+    parser.add_argument(
+        "--algorithms", nargs="+", default=["meshjoin", "rmeshjoin", "hybridjoin", "chybridjoin"]
+    )
     return parser.parse_args()
 
 

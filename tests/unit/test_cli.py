@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 import semistream as ss
 from semistream import cli, workload
+from semistream.cli import compare
 from semistream.relation import IO_MODES
 
-SOURCE = Path(cli.__file__).parents[1]
-SMALL = ["demo", "--products", "2000", "--sales", "5000", "--share", "2"]
+SOURCE = Path(cli.__file__).parents[2]
+SMALL = ["compare", "--products", "2000", "--sales", "5000", "--share", "2"]
 ONE = [*SMALL, "--algorithms", "hybridjoin"]
 HEAVY = {"numba", "pyarrow", "numpy", "pandas", "pyspark"}
 
@@ -44,7 +45,7 @@ def table_rows(output):
     return {cells[0].split(" ")[0]: cells for cells in rows if len(cells) == 5}
 
 
-def test_demo_compares_every_algorithm(run, temporary):
+def test_compare_compares_every_algorithm(run, temporary):
     result = run(*SMALL)
     assert result.exit_code == 0, result.output
     rows = table_rows(result.stdout)
@@ -59,7 +60,7 @@ def test_demo_compares_every_algorithm(run, temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_demo_says_what_it_joins_and_what_to_read_from_it(run):
+def test_compare_says_what_it_joins_and_what_to_read_from_it(run):
     result = run(*SMALL, "--exponent", "0.5")
     lines = result.stdout.splitlines()
     assert lines[0].startswith("R: 2,000 products, 0.2 MiB; S: 5,000 Zipf(0.5) sales; budget: ")
@@ -68,7 +69,7 @@ def test_demo_says_what_it_joins_and_what_to_read_from_it(run):
     assert re.fullmatch(r"\w+ is fastest, [\d.,]+ times inlj: .*", lines[-1])
 
 
-def test_demo_is_plain_and_narrow_without_a_terminal(run):
+def test_compare_is_plain_and_narrow_without_a_terminal(run):
     result = run(*SMALL)
     assert "\x1b" not in result.output
     assert "\r" not in result.output
@@ -78,7 +79,7 @@ def test_demo_is_plain_and_narrow_without_a_terminal(run):
 
 
 def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(run, monkeypatch):
-    monkeypatch.setattr(cli, "_INLJ_ROWS", 1000)
+    monkeypatch.setattr(compare, "_INLJ_ROWS", 1000)
     result = run(*SMALL, "--algorithms", "inlj,hybridjoin")
     assert "inlj (1,000 sales)" in result.stdout
     assert "inlj: 1,000 sales" in result.stderr
@@ -105,7 +106,7 @@ def test_direct_reads(run):
 
 
 def test_io_names_are_the_library_s():
-    assert tuple(io.value for io in cli.Io) == IO_MODES
+    assert tuple(io.value for io in compare.Io) == IO_MODES
 
 
 def test_keep_keeps_the_master(run, tmp_path):
@@ -138,7 +139,7 @@ def test_an_error_is_one_line_and_exit_code_1(run, temporary, arguments, message
 
 @pytest.mark.parametrize("arguments", [["--products", "0"], ["--io", "fast"], ["--seed", "-1"]])
 def test_a_bad_option_ends_with_the_code_for_usage(run, arguments):
-    assert run("demo", *arguments).exit_code == 2
+    assert run("compare", *arguments).exit_code == 2
 
 
 def test_any_end_removes_the_temporary_folder(run, temporary, monkeypatch):
@@ -146,7 +147,7 @@ def test_any_end_removes_the_temporary_folder(run, temporary, monkeypatch):
         assert list(temporary.iterdir()) != []
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(cli, "_measure", broken)
+    monkeypatch.setattr(compare, "_measure", broken)
     result = run(*SMALL)
     assert isinstance(result.exception, RuntimeError)
     assert list(temporary.iterdir()) == []
@@ -161,7 +162,7 @@ def test_interruption_ends_with_130_and_removes_the_temporary_folder(tmp_path):
         "from semistream.cli import app\n"
         "app()\n"
     )
-    arguments = ["demo", "--products", "20000", "--share", "1", "--algorithms", "inlj"]
+    arguments = ["compare", "--products", "20000", "--share", "1", "--algorithms", "inlj"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", program, *arguments, str(tmp_path)],
         env={"PYTHONPATH": str(SOURCE), "COLUMNS": "80"},

@@ -1,8 +1,4 @@
-"""The command `semistream`: `demo`, `master describe` and `--version`.
-
-Help and version must come at once, so the library, and with it Arrow and Numba, is imported
-inside the commands. Results go to standard output, progress and errors to standard error.
-"""
+"""`semistream compare`: the same stream through every algorithm, without Spark."""
 
 from __future__ import annotations
 
@@ -20,30 +16,19 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
-from rich.text import Text
 
-from semistream.errors import BudgetError, SemistreamError, UnknownAlgorithmError
+from semistream.cli.report import MIB, reported
+from semistream.errors import BudgetError, UnknownAlgorithmError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from semistream import Engine, MasterTable, Metrics
 
-_MIB: Final = 1 << 20
 _BATCH_ROWS: Final = 20_000
 _WARM_ROWS: Final = 256
 _INLJ_ROWS: Final = 100_000
 """INLJ reads a page per tuple: this many take about as long as a million through the others."""
-_INTERRUPTED: Final = 130
-"""What a shell reports for a command that Ctrl-C ended."""
-
-app = typer.Typer(
-    help="Join a fast stream with master data far larger than the memory given to it.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-master_app = typer.Typer(help="Look at master tables.", no_args_is_help=True)
-app.add_typer(master_app, name="master")
 
 
 class Io(StrEnum):
@@ -55,7 +40,7 @@ class Io(StrEnum):
 
 @dataclass(frozen=True)
 class _Scene:
-    """What every algorithm of a demonstration gets: R, S and a budget."""
+    """What every algorithm of a comparison gets: R, S and a budget."""
 
     master: MasterTable
     stream: list[pa.RecordBatch]
@@ -77,25 +62,7 @@ class _Scene:
         return ss.engine(algorithm, self.master, on="product_id", memory=self.budget, io=self.io)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from semistream import __version__
-
-        typer.echo(f"semistream {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Join a fast stream with master data far larger than the memory given to it."""
-
-
-@app.command()
-def demo(
+def compare(
     products: Annotated[int, typer.Option(min=1, help="Rows of the master table R.")] = 500_000,
     sales: Annotated[int, typer.Option(min=1, help="Tuples of the stream S.")] = 1_000_000,
     share: Annotated[
@@ -117,7 +84,7 @@ def demo(
 ) -> None:
     """Join sales with products through every algorithm, and compare them in one table."""
     out, side = Console(highlight=False), Console(stderr=True, highlight=False)
-    with _reported(side), _master_folder(keep) as folder:
+    with reported(side), _master_folder(keep) as folder:
         names = _chosen(algorithms)
         scene = _scene(folder, products, sales, share, exponent, io, seed)
         out.print(_setting(scene))
@@ -129,30 +96,6 @@ def demo(
             out.print(
                 f"The master table is kept: semistream master describe {keep}", soft_wrap=True
             )
-
-
-@master_app.command()
-def describe(
-    path: Annotated[Path, typer.Argument(help="The folder of a master table.")],
-) -> None:
-    """Print what a master table holds."""
-    with _reported(Console(stderr=True, highlight=False)):
-        from semistream import MasterTable
-
-        typer.echo(MasterTable.open(path).describe())
-
-
-@contextmanager
-def _reported(side: Console) -> Iterator[None]:
-    """Errors that a user can mend, and Ctrl-C, end with one line and no traceback."""
-    try:
-        yield
-    except SemistreamError as error:
-        side.print(Text(" ".join(str(error).split()), style="red"), soft_wrap=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        side.print("Interrupted.")
-        raise typer.Exit(_INTERRUPTED) from None
 
 
 @contextmanager
@@ -246,9 +189,9 @@ def _watched(
 def _setting(scene: _Scene) -> str:
     share = 100 * scene.budget / scene.master_bytes
     return (
-        f"R: {scene.master.row_count:,} products, {scene.master_bytes / _MIB:,.1f} MiB; "
+        f"R: {scene.master.row_count:,} products, {scene.master_bytes / MIB:,.1f} MiB; "
         f"S: {scene.sales:,} Zipf({scene.exponent:g}) sales; "
-        f"budget: {scene.budget / _MIB:,.1f} MiB ({share:.3g} %)"
+        f"budget: {scene.budget / MIB:,.1f} MiB ({share:.3g} %)"
     )
 
 
@@ -274,7 +217,7 @@ def _table(scene: _Scene, measured: Mapping[str, Metrics]) -> Table:
             name if rows == scene.sales else f"{name} ({rows:,} sales)",
             f"{metrics.service_rate:,.0f}",
             f"{_pages(metrics):,.1f}",
-            f"{metrics.peak_memory / _MIB:,.2f} of {metrics.budget / _MIB:,.2f} MiB",
+            f"{metrics.peak_memory / MIB:,.2f} of {metrics.budget / MIB:,.2f} MiB",
             _duration(metrics.processing_time.p99),
         )
     return table
@@ -303,7 +246,3 @@ def _pages(metrics: Metrics) -> float:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,47 @@
+"""The command `semistream`.
+
+    semistream demo        the whole on Spark, on made-up sales
+    semistream run         a pipeline from a file
+    semistream master      master tables: build, look at, change, clean up
+    semistream compare     the algorithms side by side, without Spark
+
+Help and version must come at once, so the library, and with it Arrow, Numba and Spark, is imported
+inside the commands. Results go to standard output, progress and errors to standard error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semistream.cli import compare, demo, master, run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Join a fast stream with master data far larger than the memory given to it.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+app.add_typer(master.master_app, name="master")
+app.command()(demo.demo)
+app.command()(run.run)
+app.command()(compare.compare)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from semistream import __version__
+
+        typer.echo(f"semistream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Join a fast stream with master data far larger than the memory given to it."""

@@ -1,0 +1,141 @@
+"""What a pipeline does, a line per batch, and on a terminal how it stands below them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from semistream.cli.report import MIB
+
+if TYPE_CHECKING:
+    from semistream.spark.pipeline import Pipeline, Status
+
+__all__ = ["BatchView", "MetricsTail", "totals"]
+
+_UNKNOWN: Final = "–"
+_COLUMNS: Final = {
+    "batch": 5,
+    "tuples": 10,
+    "arrival/s": 10,
+    "service/s": 10,
+    "hits": 6,
+    "memory MiB": 14,
+    "version": 8,
+    "seconds": 8,
+}
+"""Titles and widths: 79 characters with the blanks between are what a terminal has room for."""
+
+
+@dataclass
+class MetricsTail:
+    """The lines that a pipeline adds to its file of metrics."""
+
+    path: Path
+    _read: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with what is there: lines of an earlier run are not told again."""
+        self._read = self.path.stat().st_size if self.path.exists() else 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The lines that were added since the last time, whole ones only."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole + newline)
+        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+
+
+class BatchView:
+    """Prints batches as they end."""
+
+    def __init__(self, console: Console) -> None:
+        """Nothing is printed before the first batch."""
+        self._console = console
+        self._last: Mapping[str, Any] | None = None
+        self._has_header = False
+
+    @contextmanager
+    def following(self, pipeline: Pipeline, hint: str) -> Iterator[None]:
+        """On a terminal, keep a line with totals at the bottom, and how to go on."""
+        if not self._console.is_terminal:
+            yield
+            return
+
+        def footer() -> Text:
+            return Text(f"{totals(pipeline.status())} {hint}", style="dim")
+
+        with Live(console=self._console, get_renderable=footer, transient=True):
+            yield
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Print a batch, given as its line of metrics; one without tuples only starts the clock."""
+        if not line["arrived"]:
+            self._last = line
+            return
+        if not self._has_header:
+            self._has_header = True
+            titles = (title.rjust(width) for title, width in _COLUMNS.items())
+            self._print(" ".join(titles), "bold")
+        cells = self._cells(line)
+        widths = _COLUMNS.values()
+        self._print(" ".join(c.rjust(w) for c, w in zip(cells, widths, strict=True)), "")
+        self._last = line
+
+    def _print(self, text: str, style: str) -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _cells(self, line: Mapping[str, Any]) -> list[str]:
+        hits, peak, rate = line["hit_ratio"], line["peak_memory"], line["service_rate"]
+        arrival = self._arrival_rate(line)
+        memory = f"{_mib(peak)} of {_mib(line['budget'])}" if peak is not None else _UNKNOWN
+        return [
+            f"{line['batch']:,}",
+            f"{line['arrived']:,}",
+            _UNKNOWN if arrival is None else f"{arrival:,.0f}",
+            _UNKNOWN if rate is None else f"{rate:,.0f}",
+            _UNKNOWN if hits is None else f"{100 * hits:.0f} %",
+            memory,
+            f"{line['master_version']:,}",
+            f"{line['batch_seconds']:.2f}",
+        ]
+
+    def _arrival_rate(self, line: Mapping[str, Any]) -> float | None:
+        """What came from the source since the batch before began; unknown of the first."""
+        if self._last is None:
+            return None
+        passed = datetime.fromisoformat(line["at"]) - datetime.fromisoformat(self._last["at"])
+        seconds = passed.total_seconds()
+        return float(line["source"]) / seconds if seconds > 0 else None
+
+
+def totals(status: Status) -> str:
+    """All batches of a pipeline in one line; routes that nothing has gone are left out."""
+    if status.batch is None:
+        return "No batch yet."
+    counts = status.totals
+    parts = [
+        f"{status.batch + 1:,} {'batches' if status.batch else 'batch'}",
+        f"{counts.source:,} tuples",
+        f"{counts.joined:,} joined",
+    ]
+    for name in ("unmatched", "deferred", "rejected", "expired"):
+        if getattr(counts, name):
+            parts.append(f"{getattr(counts, name):,} {name}")
+    waiting = status.waiting_retry + status.waiting_deferred
+    return ", ".join(parts) + (f"; {waiting:,} wait." if waiting else ".")
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f}"

@@ -1,0 +1,187 @@
+"""`semistream demo`: the whole on Spark, in one process, on made-up sales.
+
+    products ─► master table ─┐
+    bursty sales ─────────────┴─► pipeline ─► Parquet warehouse
+
+Then the same join as Spark does it by itself, and both times in a table.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from semistream.cli.batch_view import totals
+from semistream.cli.demo_comparison import BATCH_ROWS, compared
+from semistream.cli.frames import java_output_to, spark_errors, spark_session
+from semistream.cli.report import INTERRUPTED, MIB, output, reported, side
+from semistream.cli.run import follow
+from semistream.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from semistream import MasterTable
+    from semistream.spark.pipeline import Pipeline
+
+__all__ = ["demo"]
+
+_LEAST_BUDGET: Final = 1 << 20
+"""Bytes of a task: a share of a tiny R would not hold a page."""
+
+_WARM_ROWS: Final = 1 << 16
+"""Several blocks of the source, so that every task gets some."""
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What is shown."""
+
+    folder: Path
+    products: int
+    rate: int
+    seconds: float
+    share: float
+    seed: int
+    tasks: int
+
+    @property
+    def tuples(self) -> int:
+        """Of the stream, in all."""
+        return max(int(self.rate * self.seconds), 1)
+
+    @property
+    def table(self) -> Path:
+        """R as Parquet, which both ways start from."""
+        return self.folder / "products.parquet"
+
+    def budget(self, master: MasterTable) -> int:
+        """Bytes of each task."""
+        size = int(master.pages.length.sum())
+        return max(int(self.share * size), _LEAST_BUDGET)
+
+    def sales(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The stream."""
+        given = {"keys": self.products, "seed": self.seed, "numPartitions": self.tasks}
+        reader = spark.readStream.format("semistream")
+        return reader.options(**{name: str(v) for name, v in (given | options).items()}).load()
+
+
+def demo(
+    products: Annotated[int, typer.Option(min=1, help="Rows of the master table R.")] = 500_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long sales arrive.")] = 30,
+    rate: Annotated[int, typer.Option(min=1, help="Sales a second, on average.")] = 20_000,
+    share: Annotated[
+        float, typer.Option(min=0.0, help="Memory of each task as a share of R's bytes.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep all that is written, here.")
+    ] = None,
+) -> None:
+    """Build a master table, enrich bursty sales into a warehouse, and compare, on Spark."""
+    out, console = output(), side()
+    with reported(console), _folder(keep) as folder, spark_errors("demo"):
+        tasks = min(os.cpu_count() or 2, 4)
+        scene = _Scene(folder, products, rate, seconds, share, seed, tasks)
+        # Before the log is turned away: a spinner would go the same way.
+        console.print("Starting Spark …", style="dim")
+        with java_output_to(folder / "spark.log"):
+            spark = spark_session(**{"spark.sql.shuffle.partitions": str(tasks)})
+        master = _built(scene, spark, out, console)
+        _streamed(scene, spark, master, out, console)
+        with console.status("The same join, here and by Spark itself"):
+            sales = scene.sales(spark, rowsPerBatch=BATCH_ROWS, rows=BATCH_ROWS * 6)
+            table, verdict = compared(sales, master, scene.budget(master), scene.table)
+        out.print(table)
+        out.print(verdict)
+        if keep is not None:
+            hint = f"All is kept: semistream master describe {keep / 'products.master'}"
+            out.print(hint, soft_wrap=True)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """Where everything goes; a temporary folder is removed however the command ends."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
+            yield Path(folder)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise OptionError(f"--keep {keep} is there and not empty. Give a new folder, or empty it.")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.absolute()
+
+
+def _built(scene: _Scene, spark: SparkSession, out: Console, console: Console) -> MasterTable:
+    """Lay R out, by a Spark job."""
+    import pyarrow.parquet as pq
+
+    from semistream import MasterTable, workload
+
+    with console.status(f"Building a master table of {scene.products:,} products"):
+        pq.write_table(workload.products(scene.products, scene.seed), scene.table)
+        began = time.perf_counter()
+        path = scene.folder / "products.master"
+        frame = spark.read.parquet(str(scene.table))
+        master = MasterTable.build(frame, path, key="product_id", progress=False)
+        seconds = time.perf_counter() - began
+    size, budget = int(master.pages.length.sum()), scene.budget(master)
+    out.print(
+        f"R: {master.row_count:,} products, {size / MIB:,.1f} MiB in {master.page_count:,} pages, "
+        f"built in {seconds:.1f} s."
+    )
+    out.print(
+        f"Memory: {budget / MIB:,.1f} MiB for each of {scene.tasks} tasks, "
+        f"{100 * budget / size:.3g} % of R each."
+    )
+    out.print(f"S: {scene.tuples:,} sales, Zipf(1), about {scene.rate:,} a second, in bursts.")
+    return master
+
+
+def _streamed(
+    scene: _Scene, spark: SparkSession, master: MasterTable, out: Console, console: Console
+) -> None:
+    """Enrich the stream into the warehouse."""
+    metrics = scene.folder / "metrics.jsonl"
+    with console.status("Starting Python workers and compiling, before sales arrive"):
+        _warm(scene, spark, master)
+    pipeline = _pipeline(scene, spark, master, metrics)
+    was_stopped = follow(pipeline, metrics, console, lambda now: now.totals.source >= scene.tuples)
+    if was_stopped:
+        console.print("Interrupted.")
+        raise typer.Exit(INTERRUPTED)
+    out.print(f"Warehouse: {totals(pipeline.status())}")
+
+
+def _warm(scene: _Scene, spark: SparkSession, master: MasterTable) -> None:
+    """Join a few sales, so that the first of the stream do not wait for start-up."""
+    from semistream.spark.join import join
+
+    options = {"keys": scene.products, "numPartitions": scene.tasks, "rows": _WARM_ROWS}
+    few = spark.read.format("semistream").options(**options).load()
+    joined = join(few, master, on="product_id", how="left", memory=scene.budget(master))
+    joined.write.format("noop").mode("append").save()
+
+
+def _pipeline(scene: _Scene, spark: SparkSession, master: MasterTable, metrics: Path) -> Pipeline:
+    from semistream.spark.pipeline import Pipeline
+
+    return Pipeline(
+        scene.sales(spark, rate=scene.rate, rows=scene.tuples, bursty="true"),
+        master,
+        on="product_id",
+        sink=str(scene.folder / "warehouse"),
+        checkpoint=scene.folder / "checkpoint",
+        memory=scene.budget(master),
+        metrics=metrics,
+    )

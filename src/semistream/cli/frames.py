@@ -1,0 +1,106 @@
+"""Spark as the commands use it: a session, and files as DataFrames."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from semistream.errors import OptionError, SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["file_format", "java_output_to", "read_frame", "spark_errors", "spark_session"]
+
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".orc": "orc",
+}
+_COMPRESSED: Final = (".gz", ".bz2", ".zst")
+
+
+def spark_session(**conf: str) -> SparkSession:
+    """The active session, or a quiet local one that knows the format "semistream"."""
+    from semistream.spark.session import local_session
+    from semistream.spark.source import register_source
+
+    # It would print as JSON what the error says that follows.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = local_session(**{"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | conf)
+    register_source(spark)
+    return spark
+
+
+@contextmanager
+def java_output_to(path: Path) -> Iterator[None]:
+    """A Java process that is started meanwhile writes its log there for good, not to a terminal."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(path, "ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def file_format(path: str) -> str:
+    """The format that a path's suffix stands for; a folder without one is taken for Parquet."""
+    stem = path.rstrip("/").lower()
+    for suffix in _COMPRESSED:
+        stem = stem.removesuffix(suffix)
+    suffix = os.path.splitext(stem)[1]
+    if not suffix:
+        return "parquet"
+    if suffix not in _FORMATS:
+        raise OptionError(
+            f"{path} ends in {suffix!r}, which stands for no format here. Use one of: "
+            f"{', '.join(_FORMATS)}; a folder of Parquet files needs no suffix."
+        )
+    return _FORMATS[suffix]
+
+
+def read_frame(path: str) -> DataFrame:
+    """The rows of a file, or of a folder of files, as Spark reads them."""
+    form = file_format(path)
+    reader = spark_session().read.format(form)
+    if form == "csv":
+        reader = reader.option("header", "true").option("inferSchema", "true")
+    with spark_errors(path):
+        return reader.load(path)
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """What Spark says of a user's source, as an error of one line."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise SourceError(f"{what}: Spark says: {_said(str(error))}") from error
+    except Py4JJavaError as error:
+        # What Spark has no Python class for, as a format that it cannot find.
+        said = str(error.java_exception.getMessage())
+        raise SourceError(f"{what}: Spark says: {_said(said)}") from error
+
+
+def _said(message: str) -> str:
+    """What is for a user in a message of Spark: of a traceback, what it ends with."""
+    text = message.partition("JVM stacktrace:")[0].strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    if any(line.lstrip().startswith("Traceback (most recent") for line in lines):
+        text = next(line for line in reversed(lines) if "SQLSTATE" not in line)
+    # A column that is not found comes with Spark's whole plan, an error of ours with its class.
+    return re.sub(r"^semistream\.errors\.\w+: ", "", text.partition(";\n'")[0])

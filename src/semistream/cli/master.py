@@ -1,0 +1,182 @@
+"""`semistream master …`: build master tables, look at them, change them and clean them up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from semistream.cli.frames import read_frame, spark_errors
+from semistream.cli.report import MIB, output, reported, side
+
+__all__ = ["master_app"]
+
+master_app = typer.Typer(
+    help="Build master tables, look at them, change them and clean them up.", no_args_is_help=True
+)
+
+MasterPath = Annotated[
+    str, typer.Argument(metavar="PATH", help="The folder, or the URI, of a master table.")
+]
+RowsPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A Parquet, CSV (with a header), JSON or ORC file, or a folder."
+    ),
+]
+
+
+@master_app.command()
+def build(
+    source: RowsPath,
+    path: MasterPath,
+    key: Annotated[str, typer.Option(help="The key column; several with commas between.")],
+    shards: Annotated[int, typer.Option(help="Parts, by a hash of the key.")] = 1,
+    filter_bits: Annotated[
+        int, typer.Option(help="Bits per key of a membership filter, 4 to 32; 0 for none.")
+    ] = 0,
+    page_bytes: Annotated[int, typer.Option(help="The most bytes of a page.")] = 65536,
+    order_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Lay keys out by this, the highest first."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write the next version of one that exists.")
+    ] = False,
+) -> None:
+    """Build a master table from files, by Spark."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        frame = read_frame(source)
+        with spark_errors(source):
+            master = MasterTable.build(
+                frame,
+                path,
+                key=[name.strip() for name in key.split(",")],
+                page_bytes=page_bytes,
+                order_by=order_by,
+                shards=shards,
+                filter_bits=filter_bits,
+                replace=replace,
+            )
+        typer.echo(master.describe())
+
+
+@master_app.command()
+def describe(path: MasterPath) -> None:
+    """Print what a master table holds."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        typer.echo(MasterTable.open(path).describe())
+
+
+@master_app.command()
+def upsert(path: MasterPath, source: RowsPath) -> None:
+    """Replace the rows of the keys in SOURCE by its rows; new keys are added."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        master = MasterTable.open(path)
+        frame = read_frame(source)
+        with spark_errors(source):
+            _tell_latest(master.upsert(frame.toArrow()).location)
+
+
+@master_app.command()
+def delete(path: MasterPath, source: RowsPath) -> None:
+    """Remove all rows of the keys in SOURCE, which has the key columns."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        master = MasterTable.open(path)
+        frame = read_frame(source)
+        with spark_errors(source):
+            _tell_latest(master.delete(frame.toArrow()).location)
+
+
+@master_app.command()
+def compact(path: MasterPath) -> None:
+    """Pack all rows into full pages of fresh files, as the next version."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        _tell_latest(MasterTable.open(path).compact().location)
+
+
+@master_app.command()
+def vacuum(
+    path: MasterPath,
+    keep_versions: Annotated[int, typer.Option(help="The newest versions, which stay.")] = 2,
+    grace: Annotated[
+        str, typer.Option(help="The age from which files of stopped builds go: 90s, 15m, 1h.")
+    ] = "1h",
+    pinned_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Keep the versions that a pipeline may still ask for; give it once for each.",
+        ),
+    ] = None,
+) -> None:
+    """Remove old versions, and files that no remaining version names."""
+    with reported(side()):
+        from semistream import MasterTable
+        from semistream.spark.routes import parse_duration
+
+        seconds = parse_duration(grace, "--grace")
+        pinned = set().union(*map(_pinned, pinned_by or []))
+        gone = MasterTable.open(path).vacuum(keep_versions, pinned, seconds)
+        versions = ", ".join(map(str, gone.versions)) or "none"
+        kept = f" Pinned: {', '.join(map(str, sorted(pinned)))}." if pinned else ""
+        typer.echo(
+            f"Versions removed: {versions}. Files removed: {len(gone.files):,}, "
+            f"{gone.bytes / MIB:,.1f} MiB.{kept}"
+        )
+
+
+@master_app.command()
+def history(path: MasterPath) -> None:
+    """List the versions that are still there, and what made each."""
+    with reported(side()):
+        from semistream import MasterTable
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for title in ("version", "rows", "pages"):
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("made by")
+        table.add_column("at (UTC)", no_wrap=True)
+        for one in MasterTable.open(path).history():
+            numbers = (str(one.version), f"{one.row_count:,}", f"{one.page_count:,}")
+            # To the second, and without the zone that the column's title names.
+            table.add_row(*numbers, one.operation, one.created[:19].replace("T", " "))
+        output().print(table)
+
+
+def _pinned(checkpoint: str) -> set[int]:
+    """The versions that a pipeline may still ask for; a checkpoint without any is a mistake."""
+    from semistream.errors import CheckpointError
+    from semistream.spark.batch_log import pinned_versions
+
+    versions = pinned_versions(checkpoint)
+    if not versions:
+        # Taking a wrong path for "nothing is pinned" would remove what a pipeline needs.
+        raise CheckpointError(
+            f"--pinned-by {checkpoint}: no pipeline has run a batch with that checkpoint. Give "
+            "the folder that the pipeline has as its checkpoint."
+        )
+    return versions
+
+
+def _tell_latest(location: str) -> None:
+    """Say what the newest version is, and what made it."""
+    from semistream import MasterTable
+
+    last = MasterTable.open(location).history()[-1]
+    typer.echo(
+        f"{location}: version {last.version} ({last.operation}), {last.row_count:,} rows in "
+        f"{last.page_count:,} pages"
+    )

@@ -1,0 +1,248 @@
+"""A pipeline file: what `semistream run` reads, checked before Spark is started.
+
+Tables and their keys are the dataclasses below; a field without a default must be given. What
+values mean is for `ss.Pipeline`, which checks them too; here it is names and types.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from semistream.errors import PipelineFileError
+
+__all__ = ["PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
+
+Table = TypeVar("Table")
+_FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
+_WORDS: Final = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list of strings",
+    dict: "a table",
+}
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """`[source]`: the stream, as `spark.readStream` takes it."""
+
+    format: str
+    path: str | None = None
+    schema: str | None = None
+    """As SQL, "id long, name string"; streams of files need one."""
+    select: list[str] = field(default_factory=list)
+    """SQL expressions, if the stream's columns are not yet those to join."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MasterRef:
+    """`[master]`: the master table."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class JoinTable:
+    """`[join]`: as `ss.Pipeline` takes it."""
+
+    on: str | list[str] | dict[str, str]
+    memory: int | str
+    how: str = "left"
+    algorithm: str = "auto"
+    columns: list[str] | None = None
+    io: str = "buffered"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """`[sink]`: a path for Parquet, or a format that knows transactions with a table or a path."""
+
+    path: str | None = None
+    format: str = "parquet"
+    table: str | None = None
+    batch_column: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise `PipelineFileError` unless it names one place that takes a batch once."""
+        if (self.path is None) == (self.table is None):
+            raise PipelineFileError(f"[{where}] needs a path or a table, and only one of them.")
+        if self.format in _FILE_FORMATS:
+            raise PipelineFileError(
+                f"[{where}] has format = {self.format!r}, which cannot take a batch exactly once. "
+                'Leave it out for Parquet, or use one with transactions, as "delta".'
+            )
+        if self.format == "parquet" and (self.table is not None or self.options):
+            raise PipelineFileError(
+                f"[{where}] is Parquet, which takes a path, and neither table nor options. "
+                'Give a path, or a format with transactions, as "delta".'
+            )
+        if self.format != "parquet" and self.batch_column is not None:
+            raise PipelineFileError(
+                f"[{where}] has batch_column, which is for Parquet. Leave it out."
+            )
+
+
+@dataclass(frozen=True)
+class UnmatchedTable(SinkTable):
+    """`[unmatched]`: a sink for unmatched tuples, or `retry = true` to let them wait."""
+
+    retry: bool = False
+    backoff: int | float | str | None = None
+    factor: int | float | None = None
+    deadline: int | float | str | None = None
+    then: str | None = None
+    dead_letters: SinkTable | None = None
+
+    def retry_options(self) -> dict[str, Any]:
+        """What is given of the retry queue, without the dead letters."""
+        names = ("backoff", "factor", "deadline", "then")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def check(self, where: str) -> None:
+        """Raise `PipelineFileError` if it is both, or neither."""
+        given = self.retry_options() or self.dead_letters
+        if self.retry and (self.path or self.table):
+            raise PipelineFileError(
+                f"[{where}] has retry = true and a place to write to: tuples wait, or go there. "
+                "Leave one of them out, or write the place as [unmatched.dead_letters]."
+            )
+        if given and not self.retry:
+            raise PipelineFileError(
+                f"[{where}] says how tuples wait, but not that they do: add retry = true."
+            )
+        if not self.retry:
+            super().check(where)
+
+
+@dataclass(frozen=True)
+class RejectedTable(SinkTable):
+    """`[rejected]`: a sink for rejected tuples, and what must hold of the others."""
+
+    checks: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeferredTable:
+    """`[deferred]`: where deferred tuples wait; needs `batch_target`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class PipelineTable:
+    """`[pipeline]`: the pipeline as a whole."""
+
+    checkpoint: str
+    name: str | None = None
+    trigger: int | float | str | None = None
+    batch_target: int | float | str | None = None
+    metrics: str | None = None
+    metrics_prometheus: str | None = None
+
+
+@dataclass(frozen=True)
+class PipelineFile:
+    """All of a pipeline file."""
+
+    source: SourceTable
+    master: MasterRef
+    join: JoinTable
+    sink: SinkTable
+    pipeline: PipelineTable
+    unmatched: UnmatchedTable | None = None
+    rejected: RejectedTable | None = None
+    deferred: DeferredTable | None = None
+    spark: dict[str, str] = field(default_factory=dict)
+    """Settings of the session, if it is this command that starts it."""
+
+    @classmethod
+    def read(cls, path: Path) -> PipelineFile:
+        """Read and check a file; `PipelineFileError` says what is wrong and where."""
+        try:
+            found = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise PipelineFileError(
+                f"{path} cannot be read: {error.strerror}. Give the path of a pipeline file."
+            ) from error
+        except ValueError as error:
+            raise PipelineFileError(f"{path} is not TOML: {error}. Mend it there.") from error
+        try:
+            return _made(cls, found, "")
+        except PipelineFileError as error:
+            raise PipelineFileError(f"{path}: {error}") from None
+
+
+def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
+    """A table as its dataclass."""
+    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise PipelineFileError(_unknown(unknown, list(known), where))
+    missing = [
+        name
+        for name, one in known.items()
+        if name not in found and one.default is MISSING and one.default_factory is MISSING
+    ]
+    if missing:
+        raise PipelineFileError(_missing(missing, where))
+    hints = get_type_hints(kind)
+    below = {name: f"{where}.{name}" if where else name for name in found}
+    made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
+    if isinstance(made, SinkTable):
+        made.check(where)
+    return made
+
+
+def _unknown(names: list[str], known: list[str], where: str) -> str:
+    found = ", ".join(names)
+    if not where:
+        return f"There is no table [{found}]. Known are: {', '.join(f'[{n}]' for n in known)}."
+    return f"[{where}] has no key {found}. Known are: {', '.join(known)}."
+
+
+def _missing(names: list[str], where: str) -> str:
+    if not where:
+        return f"Missing: {', '.join(f'[{name}]' for name in names)}. Add what is missing."
+    return f"[{where}] is missing: {', '.join(names)}. Add what is missing."
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """A value, if it is of a kind that the hint allows; a table as its dataclass."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for kind in kinds:
+        if hasattr(kind, "__dataclass_fields__") and isinstance(value, dict):
+            return _made(kind, value, where)
+        if _is_a(kind, value):
+            return value
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    words = dict.fromkeys(_WORDS[_plain(kind)] for kind in kinds)
+    raise PipelineFileError(f"{where} is {value!r}; give {' or '.join(words)}.")
+
+
+def _plain(kind: Any) -> type:
+    """The built-in type that a kind stands for; a dataclass is a table."""
+    plain = get_origin(kind) or kind
+    return plain if plain in _WORDS else dict
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    """Whether a value of TOML is of a kind; its lists and tables, all of what is in them."""
+    inner = get_args(kind)
+    if _plain(kind) is list:
+        return isinstance(value, list) and all(_is_a(inner[0], one) for one in value)
+    if get_origin(kind) is dict:
+        within = value.values() if isinstance(value, dict) else [None]
+        return isinstance(value, dict) and all(
+            inner[1] is Any or _is_a(inner[1], v) for v in within
+        )
+    # True is an int to Python, not to whoever writes a file.
+    return type(value) is kind

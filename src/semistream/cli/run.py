@@ -1,0 +1,151 @@
+"""`semistream run`: a pipeline from a file."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from semistream.cli.batch_view import BatchView, MetricsTail, totals
+from semistream.cli.frames import spark_errors, spark_session
+from semistream.cli.pipeline_file import PipelineFile, SinkTable, SourceTable, UnmatchedTable
+from semistream.cli.report import output, reported, side
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from semistream.spark.pipeline import Pipeline, Status
+    from semistream.spark.routes import Retry
+    from semistream.spark.sinks import SinkLike
+
+__all__ = ["follow", "pipeline_of", "run", "stopped_by_signals"]
+
+_LOOK_SECONDS: Final = 0.2
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="PIPELINE.TOML", help="What to run.")],
+    once: Annotated[
+        bool, typer.Option("--once", help="Take what the source has now, and end.")
+    ] = False,
+) -> None:
+    """Run a pipeline from a file, until Ctrl-C; the same command goes on where it was."""
+    console = side()
+    with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
+        asked = PipelineFile.read(file)
+        metrics = Path(asked.pipeline.metrics or Path(folder) / "metrics.jsonl")
+        with spark_errors(str(file)):
+            pipeline = pipeline_of(asked, spark_session(**asked.spark), metrics, once)
+            was_stopped = follow(pipeline, metrics, console)
+        output().print(totals(pipeline.status()))
+        if was_stopped:
+            console.print(f"Stopped. To go on: semistream run {file}", soft_wrap=True)
+
+
+def follow(
+    pipeline: Pipeline,
+    metrics: Path,
+    console: Console,
+    is_enough: Callable[[Status], bool] = lambda _: False,
+) -> bool:
+    """Start a pipeline and show its batches until it ends, or is enough; True after a signal."""
+    tail, view = MetricsTail(metrics), BatchView(console)
+    with stopped_by_signals() as signalled, view.following(pipeline, "Ctrl-C stops."):
+        pipeline.start()
+        while not pipeline.await_termination(_LOOK_SECONDS):
+            for line in tail.new():
+                view.show(line)
+            if signalled.is_set() or is_enough(pipeline.status()):
+                pipeline.stop()
+                break
+        for line in tail.new():
+            view.show(line)
+    return signalled.is_set()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set the event, and do nothing else; a second one interrupts.
+
+    Spark's own handler of Ctrl-C cancels all jobs, which would look like a failure; and an
+    exception in the middle of printing a line would print it twice.
+    """
+    signalled = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield signalled
+        return
+
+    def note(number: int, _: object) -> None:
+        signalled.set()
+        signal.signal(number, signal.default_int_handler)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield signalled
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: bool) -> Pipeline:
+    """The pipeline that a file asks for, not started."""
+    from semistream.spark.pipeline import Pipeline
+
+    join, whole, rejected = asked.join, asked.pipeline, asked.rejected
+    return Pipeline(
+        _stream(asked.source, spark),
+        asked.master.path,
+        on=join.on,
+        sink=_sink(asked.sink),
+        checkpoint=whole.checkpoint,
+        memory=join.memory,
+        how=join.how,
+        algorithm=join.algorithm,
+        columns=join.columns,
+        unmatched=None if asked.unmatched is None else _unmatched(asked.unmatched),
+        deferred=None if asked.deferred is None else asked.deferred.path,
+        rejected=None if rejected is None else _sink(rejected),
+        checks=None if rejected is None else rejected.checks,
+        batch_target=whole.batch_target,
+        trigger="availableNow" if once else whole.trigger,
+        metrics=metrics,
+        metrics_prometheus=whole.metrics_prometheus,
+        name=whole.name,
+        io=join.io,
+        **join.options,
+    )
+
+
+def _stream(source: SourceTable, spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    frame = reader.load() if source.path is None else reader.load(source.path)
+    return frame.selectExpr(*source.select) if source.select else frame
+
+
+def _sink(table: SinkTable) -> SinkLike:
+    from semistream.spark.sinks import ParquetSink, TableSink
+
+    if table.format == "parquet":
+        named: dict[str, Any] = {"batch_column": table.batch_column} if table.batch_column else {}
+        return ParquetSink(table.path or "", **named)
+    options = {name: str(value) for name, value in table.options.items()}
+    return TableSink(table.table, table.path, table.format, options)
+
+
+def _unmatched(table: UnmatchedTable) -> Retry | SinkLike:
+    from semistream.spark.routes import Retry
+
+    if not table.retry:
+        return _sink(table)
+    letters = None if table.dead_letters is None else _sink(table.dead_letters)
+    return Retry(**table.retry_options(), dead_letters=letters)

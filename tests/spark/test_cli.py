@@ -1,0 +1,188 @@
+"""`semistream master build|upsert|delete` and `semistream run` on Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import semistream as ss
+from semistream import cli
+from semistream.testing import oracle_join, rows_of
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def run(spark: Any):
+    def invoke(*arguments: object) -> Any:
+        runner = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None})
+        return runner.invoke(cli.app, [*map(str, arguments)])
+
+    return invoke
+
+
+GOODS = pa.table({"id": range(300), "name": [f"good {i}" for i in range(300)]})
+
+
+def stored(path, spark):
+    """All rows of the newest version, as a join with every key gives them."""
+    keys = spark.range(1000)
+    joined = ss.join(keys, ss.MasterTable.open(path), on="id", memory="4MB")
+    return sorted(rows_of(joined.toArrow()))
+
+
+def test_build_upsert_and_delete_from_files(run, spark, tmp_path):
+    pq.write_table(GOODS, tmp_path / "goods.parquet")
+    path = tmp_path / "goods.master"
+    options = ["--shards", 2, "--filter-bits", 10, "--page-bytes", 4096]
+    result = run("master", "build", tmp_path / "goods.parquet", path, "--key", "id", *options)
+    assert result.exit_code == 0, result.output
+    master = ss.MasterTable.open(path)
+    assert result.stdout == master.describe() + "\n"
+    assert (master.row_count, master.shard_count) == (300, 2)
+
+    csv.write_csv(pa.table({"id": [7, 500], "name": ["seven", "new"]}), tmp_path / "changes.csv")
+    result = run("master", "upsert", path, tmp_path / "changes.csv")
+    assert result.exit_code == 0, result.output
+    assert "version 2 (upsert 2 keys), 301 rows" in result.stdout
+
+    (tmp_path / "gone.json").write_text('{"id": 0}\n{"id": 9999}\n')
+    result = run("master", "delete", path, tmp_path / "gone.json")
+    assert result.exit_code == 0, result.output
+    expected = dict(rows_of(GOODS)) | {7: "seven", 500: "new"}
+    del expected[0]
+    master = ss.MasterTable.open(path)
+    assert (master.version, master.row_count) == (3, 300)
+    assert stored(path, spark) == sorted(expected.items())
+
+
+def test_build_errors_are_one_line(run, tmp_path):
+    pq.write_table(GOODS, tmp_path / "goods.parquet")
+    path = tmp_path / "goods.master"
+    for source, key, message in (
+        ("none.parquet", "id", "PATH_NOT_FOUND"),
+        ("goods.parquet", "nr", "nr"),
+    ):
+        result = run("master", "build", tmp_path / source, path, "--key", key)
+        assert result.exit_code == 1
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    built = ["master", "build", tmp_path / "goods.parquet", path, "--key", "id"]
+    assert run(*built).exit_code == 0
+    again = run(*built)
+    assert again.exit_code == 1
+    assert "already holds a master table" in again.stderr
+    assert run(*built, "--replace", "--order-by", "id").exit_code == 0
+    assert ss.MasterTable.open(path).layout == "given"
+
+
+PIPELINE = """
+[source]
+format = "semistream"
+select = ["product_id AS id", "quantity"]
+[source.options]
+keys = 400
+rowsPerBatch = 500
+rows = 1700
+seed = 3
+[master]
+path = "{folder}/goods.master"
+[join]
+on = "id"
+memory = "1MB"
+[sink]
+path = "{folder}/out"
+[unmatched]
+path = "{folder}/unmatched"
+[rejected]
+path = "{folder}/rejected"
+checks = {{ "too many" = "quantity < 9" }}
+[pipeline]
+checkpoint = "{folder}/checkpoint"
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    ss.MasterTable.from_arrow(GOODS, tmp_path / "goods.master", key="id", page_bytes=4096)
+    path = tmp_path / "pipeline.toml"
+    path.write_text(PIPELINE.format(folder=tmp_path), "utf-8")
+    return path
+
+
+def rows_in(path, *columns):
+    return sorted(rows_of(ds.dataset(path, partitioning="hive").to_table().select(list(columns))))
+
+
+def test_run_once_joins_what_there_is(run, spark, pipeline, tmp_path):
+    result = run("run", pipeline, "--once")
+    assert result.exit_code == 0, result.output
+    options = {"keys": 400, "rows": 1700, "seed": 3}
+    sales = spark.read.format("semistream").options(**options).load().toArrow()
+    sales = sales.select(["product_id", "quantity"]).rename_columns(["id", "quantity"])
+    kept = sales.filter(pc.less(sales["quantity"], 9))
+    expected = oracle_join(kept, GOODS, on={"id": "id"}, how="inner").rows
+    assert rows_in(tmp_path / "out", "id", "quantity", "name") == sorted(expected)
+    unmatched = kept.filter(pc.greater_equal(kept["id"], 300))
+    assert rows_in(tmp_path / "unmatched", "id", "quantity") == sorted(rows_of(unmatched))
+    assert len(rows_in(tmp_path / "rejected", "id", "reason")) == len(sales) - len(kept)
+    told = f"4 batches, 1,700 tuples, {len(expected):,} joined, {len(unmatched):,} unmatched"
+    assert " ".join(result.stdout.split()).startswith(told)
+    lines = result.stderr.splitlines()
+    assert [line.split()[0] for line in lines] == ["batch", "0", "1", "2", "3"]
+    assert max(map(len, lines)) <= 80
+
+    again = run("run", pipeline, "--once")
+    assert again.exit_code == 0, again.output
+    assert rows_in(tmp_path / "out", "id", "quantity", "name") == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('on = "id"', 'on = "nr"', "nr"),
+        ('memory = "1MB"', 'memory = "1kB"', "the least is"),
+        ("goods.master", "none.master", "There is no master table at"),
+        ('"semistream"', '"nonesuch"', "nonesuch"),
+        ("keys = 400", "kees = 400", "no option 'kees'"),
+        ("quantity < 9", "amount < 9", "is no SQL predicate on the source"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_one_line(run, pipeline, old, new, message):
+    pipeline.write_text(pipeline.read_text("utf-8").replace(old, new), "utf-8")
+    result = run("run", pipeline, "--once")
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_demo_enriches_every_sale_and_compares(run, spark, tmp_path):
+    folder = tmp_path / "kept"
+    result = run("demo", "--seconds", 3, "--products", 5000, "--rate", 5000, "--keep", folder)
+    assert result.exit_code == 0, result.output
+    options = {"keys": 5000, "rows": 15_000, "seed": 1, "rate": 5000, "bursty": "true"}
+    sales = spark.read.format("semistream").options(**options).load().toArrow()
+    products = pq.read_table(folder / "products.parquet")
+    columns = [*sales.column_names, "name", "brand"]
+    expected = oracle_join(sales, products, on="product_id", how="left", columns=columns[3:])
+    assert rows_in(folder / "warehouse", *columns) == sorted(expected.rows)
+    assert "R: 5,000 products" in result.stdout
+    assert "15,000 tuples, 15,000 joined." in " ".join(result.stdout.split())
+    assert result.stderr.splitlines()[1].split()[:2] == ["batch", "tuples"]
+    for way in ("semistream ", "Spark stream-static "):
+        assert sum(line.strip().startswith(way) for line in result.stdout.splitlines()) >= 1
+    # A path to copy is not broken into lines.
+    lines = [line for line in result.output.splitlines() if str(folder) not in line]
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in result.output
+    again = run("demo", "--keep", folder)
+    assert again.exit_code == 1
+    assert "is there and not empty" in again.stderr

@@ -1,0 +1,120 @@
+"""Pipeline files: what is wrong with one is said in a line, before Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from semistream import cli
+from semistream.cli.pipeline_file import PipelineFile
+from semistream.errors import PipelineFileError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.toml"
+LEAST = {
+    "source": 'format = "rate"',
+    "master": 'path = "m"',
+    "join": 'on = "id"\nmemory = "1MB"',
+    "sink": 'path = "out"',
+    "pipeline": 'checkpoint = "c"',
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def written(**tables):
+        text = [
+            f"[{name}]\n{body}\n" for name, body in (LEAST | tables).items() if body is not None
+        ]
+        path = tmp_path / "pipeline.toml"
+        path.write_text("".join(text), "utf-8")
+        return PipelineFile.read(path)
+
+    return written
+
+
+def test_the_least_that_can_be_given(read):
+    found = read()
+    assert (found.source.format, found.master.path, found.join.on) == ("rate", "m", "id")
+    assert (found.join.how, found.join.algorithm, found.join.columns) == ("left", "auto", None)
+    assert (found.unmatched, found.rejected, found.deferred) == (None, None, None)
+
+
+def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path):
+    assert PipelineFile.read(EXAMPLE).unmatched.retry_options() == {
+        "backoff": "30s",
+        "deadline": "6h",
+        "then": "emit",
+    }
+    # Each line that is commented out is, but for the Parquet sink's, valid as it stands.
+    lines = EXAMPLE.read_text("utf-8").splitlines()
+    opened = [line.removeprefix("# ") if " = " in line or "# [" in line else line for line in lines]
+    text = "\n".join(opened).replace('path = "warehouse/sales"\n', "")
+    path = tmp_path / "all.toml"
+    path.write_text(text, "utf-8")
+    found = PipelineFile.read(path)
+    assert (found.sink.format, found.sink.table) == ("delta", "sales")
+    assert found.deferred.path == "checkpoints/deferred"
+    assert found.spark == {"spark.driver.memory": "4g"}
+
+
+@pytest.mark.parametrize("on", ['"id"', '["a", "b"]', '{ sale = "id" }'])
+def test_keys_in_each_of_their_forms(read, on):
+    given = {'"id"': "id", '["a", "b"]': ["a", "b"], '{ sale = "id" }': {"sale": "id"}}
+    assert read(join=f"on = {on}\nmemory = 4096").join.on == given[on]
+
+
+def test_unmatched_as_a_queue_with_dead_letters(read):
+    body = 'retry = true\nthen = "dead_letter"\n[unmatched.dead_letters]\npath = "dead"'
+    found = read(unmatched=body).unmatched
+    assert found.dead_letters.path == "dead"
+    assert found.retry_options() == {"then": "dead_letter"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"sinc": ""}, r"no table \[sinc\]. Known are: \[source\], \[master\], \[join\]"),
+        ({"join": None, "sink": None}, r"Missing: \[join\], \[sink\]"),
+        ({"join": 'on = "id"'}, r"\[join\] is missing: memory\."),
+        (
+            {"join": LEAST["join"] + "\nmemroy = 1"},
+            r"\[join\] has no key memroy. Known are: on, me",
+        ),
+        ({"join": 'on = 3\nmemory = "1MB"'}, "join.on is 3; give a string or a list of strings or"),
+        ({"join": "on = [1]\nmemory = 1"}, r"join.on is \[1\]; give a string or a list of strings"),
+        ({"join": 'on = "id"\nmemory = true'}, "join.memory is True; give a whole number or a st"),
+        ({"source": 'format = "rate"\nselect = "id"'}, "source.select is 'id'; give a list of s"),
+        ({"sink": ""}, r"\[sink\] needs a path or a table, and only one"),
+        ({"sink": 'path = "a"\ntable = "b"\nformat = "delta"'}, r"\[sink\] needs a path or a tab"),
+        ({"sink": 'path = "a"\nformat = "csv"'}, "'csv', which cannot take a batch exactly once"),
+        ({"sink": 'table = "t"'}, r"\[sink\] is Parquet, which takes a path"),
+        ({"sink": 'path="a"\nformat="delta"\nbatch_column="b"'}, "batch_column, which is for Parq"),
+        ({"unmatched": 'retry = true\npath = "u"'}, "retry = true and a place to write to"),
+        ({"unmatched": 'deadline = "1h"'}, "add retry = true"),
+        ({"unmatched": "retry = false"}, r"\[unmatched\] needs a path"),
+        (
+            {"unmatched": 'retry = true\n[unmatched.dead_letters]\npaht = "d"'},
+            r"\[unmatched.dead_letters\] has no key paht. Known are: path, format",
+        ),
+        ({"rejected": 'path = "r"\nchecks = { a = 1 }'}, "rejected.checks is {'a': 1}; give a tab"),
+        ({"deferred": ""}, r"\[deferred\] is missing: path"),
+        ({"pipeline": ""}, r"\[pipeline\] is missing: checkpoint"),
+        ({"master": "path = "}, "is not TOML: Invalid value"),
+    ],
+)
+def test_what_is_wrong_is_told(read, tables, message):
+    with pytest.raises(PipelineFileError, match=message):
+        read(**tables)
+
+
+@pytest.mark.parametrize("text", [None, "[join]\nmemroy = 1\n"])
+def test_the_command_ends_with_one_line(tmp_path, text):
+    path = tmp_path / "p.toml"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    result = CliRunner().invoke(cli.app, ["run", str(path)])
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(str(path))
