@@ -163,6 +163,8 @@ class Sizing:
     def _generous(self, memory: int) -> JoinPlan:
         fragment = max(self._least_fragment, memory // 32)
         pages = self._partition_pages(memory, _LARGEST_LOOKED_UP)
+        while pages > 1 and not self._look_ups(memory, pages):
+            pages //= 2
         if not self._look_ups(memory, pages):
             pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
@@ -248,7 +250,7 @@ class Sizing:
         """How many partitions to read at a time; 0 to read one and decode it."""
         if not self._many:
             return 0
-        most = memory // 20 // place_bytes(self._master, pages)
+        most = memory // 12 // place_bytes(self._master, pages)
         most = min(most, _MOST_LOOK_UPS, self._pages // pages // 2)
         return most if most >= _FEWEST_LOOK_UPS else 0
 
