@@ -108,6 +108,32 @@ class TestSkew:
         cached, without = runs(algorithm, "paper", 1.0), runs(plain, None, 1.0)
         assert without.pages_per_tuple / cached.pages_per_tuple >= factor
 
+    def test_less_than_half_the_pages_of_a_large_master(self, tmp_path: Path) -> None:
+        """With 10 % of R; a larger R leaves a smaller part of that to index and buffers."""
+        rows, tuples = 500_000, 2_000_000
+        master = ss.MasterTable.from_arrow(
+            products(rows, seed=3), tmp_path / "r", key="product_id", page_bytes=16384
+        )
+        budget = int(master.pages.length.sum()) // 10
+        pages = {}
+        for algorithm in ("hybridjoin", "chybridjoin"):
+            engine = ss.engine(algorithm, master, on="product_id", memory=budget)
+            keys = ZipfKeys(rows, 1.0, seed=1)
+            halves: list[int] = []
+
+            def feed(
+                engine: ss.Engine = engine, keys: ZipfKeys = keys, halves: list[int] = halves
+            ) -> Iterator[pa.RecordBatch]:
+                for _ in range(2):
+                    halves.append(engine.metrics().pages_read)
+                    yield from sales(tuples // 2, keys, rows, batch_rows=20_000)
+                halves.append(engine.metrics().pages_read)
+
+            for _ in engine.run(feed()):
+                pass
+            pages[algorithm] = halves[2] - halves[1]
+        assert pages["hybridjoin"] >= 2.0 * pages["chybridjoin"]
+
     @pytest.mark.parametrize("algorithm", ["chybridjoin", "cmeshjoin"])
     def test_half_of_the_tuples_end_in_front(self, runs: Runs, algorithm: str) -> None:
         run = runs(algorithm, "paper", 1.0)
