@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Join a skewed stream with a master table larger than the memory given
+demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
 
 test: lint ## Lint, then run every test but those of recovery
