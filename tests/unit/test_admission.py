@@ -205,7 +205,7 @@ class TestTinyLfu:
     def test_nobody_leaves_unasked_and_no_threshold_moves(self) -> None:
         rule = self.made()
         rule.adapt(full=False, evicted=9, kept=9)
-        assert rule.threshold == 2.0
+        assert rule.threshold == 1.0
         assert rule.leaving(floats(0, 9), floats(1, 1)).tolist() == [False, False]
 
     def test_no_arrivals_are_no_news(self) -> None:

@@ -176,7 +176,7 @@ CASES: dict[str, Case] = {
     "memory that is no number": Case(OptionError, ["memory=None"], lambda r: run(r, memory=None)),
     "an option of another algorithm": Case(
         OptionError,
-        ["hybridjoin", "'chunk_tuples'", "partition_pages, stream_slots"],
+        ["hybridjoin", "'chunk_tuples'", "partition_pages, look_ups, stream_slots"],
         lambda r: run(r, chunk_tuples=5),
     ),
     "an option that is misspelt": Case(

@@ -148,9 +148,8 @@ def test_times_of_a_join_worked_out_by_hand(tmp_path: Path) -> None:
         clock.advance(1.0)
         return decode(reader, first, count, frame)
 
-    engine = ss.engine(
-        "hybridjoin", master, on="id", memory="1MB", clock=clock, stream_slots=5, partition_pages=1
-    )
+    sizes = {"stream_slots": 5, "partition_pages": 1, "look_ups": 0}
+    engine = ss.engine("hybridjoin", master, on="id", memory="1MB", clock=clock, **sizes)
     with mock.patch.object(PageReader, "decode", slow):
         list(engine.run([pa.record_batch({"id": np.arange(0, 20, 2)})]))
     metrics = engine.metrics()

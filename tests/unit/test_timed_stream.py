@@ -128,7 +128,7 @@ def test_what_is_no_timed_batch_is_refused(
 def test_waiting_times_of_bursts_are_exact(master: ss.MasterTable) -> None:
     """Two slots, a page per key, a second per step: one more tuple can be read each second."""
     clock = PricedClock(CostFactors(iteration=1.0))
-    sizes = {"stream_slots": 2, "partition_pages": 1}
+    sizes = {"stream_slots": 2, "partition_pages": 1, "look_ups": 0}
     engine = ss.engine("hybridjoin", master, on="id", memory="1MB", clock=clock, **sizes)
     bursts = [(10.0, sales(0, 1, 2, 3, 4, 5)), (1000.0, sales(6, 7, 8)), (5000.0, sales(9))]
     list(engine.run_timed(bursts))
@@ -142,7 +142,8 @@ def test_waiting_times_of_bursts_are_exact(master: ss.MasterTable) -> None:
 def test_arrivals_during_a_step_are_read_in_the_next(master: ss.MasterTable) -> None:
     """A pause lasts only until the next step: the join does not finish all that waits first."""
     clock = PricedClock(CostFactors(iteration=1.0))
-    engine = ss.engine("hybridjoin", master, on="id", memory="1MB", clock=clock, partition_pages=1)
+    sizes = {"partition_pages": 1, "look_ups": 0}
+    engine = ss.engine("hybridjoin", master, on="id", memory="1MB", clock=clock, **sizes)
     list(engine.run_timed([(0.0, sales(*range(20))), (3.5, sales(30, 31))]))
     # Read at 4 s, while most of the first twenty still waited.
     assert engine.metrics().waiting_time.mean == pytest.approx(2 * 0.5 / 22)
