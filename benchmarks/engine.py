@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def main() -> None:
             for name in args.algorithms
         }
         for name, engine in engines.items():
-            ways[name] = lambda engine=engine: engine.run(stream)  # type: ignore[misc]
+            ways[name] = partial(engine.run, stream)
         report(ways, engines, args, size, budget)
 
 

@@ -137,7 +137,8 @@ class TableMachine(RuleBasedStateMachine):
             if low <= self.tuples[slot]["id"] <= high
             and self.region(self.tuples[slot]["id"]) == region
         }
-        self.leave(self.table.remove_range(region, low, high), expected)
+        span = (np.array([at], np.int64) for at in (region, low, high))
+        self.leave(self.table.remove_ranges(*span), expected)
 
     @rule(codes=st.lists(CODES, max_size=8).map(sorted))
     def remove_codes(self, codes: list[int]) -> None:

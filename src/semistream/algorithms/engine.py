@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from semistream.algorithms.assembly import Assembly, Buildable, Needs, Sizing
+from semistream.algorithms.assembly import Assembly, Buildable
 from semistream.algorithms.chybridjoin import CHYBRIDJOIN
 from semistream.algorithms.cinlj import CINLJ
 from semistream.algorithms.cmeshjoin import CMESHJOIN
@@ -23,6 +23,7 @@ from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.meshjoin import MeshJoin
 from semistream.algorithms.oxhybridjoin import OptimisedXHybridJoin
 from semistream.algorithms.rmeshjoin import RMeshJoin
+from semistream.algorithms.sizing import Needs, Sizing
 from semistream.algorithms.timed_driver import TimedDriver
 from semistream.algorithms.xhybridjoin import XHybridJoin
 from semistream.budget import MemoryBudget, parse_memory

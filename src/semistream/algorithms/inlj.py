@@ -25,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.assembly import Assembly, Needs
+from semistream.algorithms.assembly import Assembly
+from semistream.algorithms.sizing import Needs
 from semistream.kernels import match_codes
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition

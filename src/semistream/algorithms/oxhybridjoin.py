@@ -26,7 +26,8 @@ from typing import ClassVar, Self
 
 import pyarrow as pa
 
-from semistream.algorithms.assembly import Assembly, Needs
+from semistream.algorithms.assembly import Assembly
+from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.stream_buffer import TupleSource

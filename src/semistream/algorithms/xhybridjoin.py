@@ -23,7 +23,8 @@ from typing import ClassVar, Self
 
 import pyarrow as pa
 
-from semistream.algorithms.assembly import Assembly, Needs
+from semistream.algorithms.assembly import Assembly
+from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples

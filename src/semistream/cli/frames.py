@@ -83,7 +83,7 @@ def read_frame(path: str) -> DataFrame:
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
     """What Spark says of a user's source, as an error of one line."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:

@@ -19,7 +19,7 @@ from semistream.kernels.chains import (
     region_of,
     remove_codes,
     remove_oldest_of_code,
-    remove_range,
+    remove_ranges,
 )
 from semistream.kernels.compiling import kernel
 from semistream.kernels.front import (
@@ -91,7 +91,7 @@ __all__ = [
     "region_of",
     "remove_codes",
     "remove_oldest_of_code",
-    "remove_range",
+    "remove_ranges",
     "set_limit",
     "unlink",
 ]

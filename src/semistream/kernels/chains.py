@@ -296,7 +296,7 @@ def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
 
 
 @kernel
-def drain(
+def _drain(
     chains: Chains,
     bucket: int,
     previous: int,
@@ -323,24 +323,37 @@ def drain(
 
 
 @kernel
-def remove_range(
-    chains: Chains, region: int, bits: int, low: int, high: int, out: NDArray[np.int32]
+def remove_ranges(
+    chains: Chains,
+    bits: int,
+    regions: NDArray[np.int64],
+    lows: NDArray[np.int64],
+    highs: NDArray[np.int64],
+    cursor: NDArray[np.int64],
+    out: NDArray[np.int32],
 ) -> int:
-    """Unlink every tuple of the region with low <= code <= high; call again while `out` fills."""
+    """Unlink every tuple whose code lies in its region's range; call again while `out` fills.
+
+    `cursor` holds the next region; its tuples are unlinked from the beginning.
+    """
     written = 0
-    for bucket in range(region << bits, (region + 1) << bits):
-        previous, slot = NONE, chains.heads[bucket]
-        while slot != NONE:
-            following = chains.nodes[slot].next_key
-            if low <= chains.nodes[slot].code <= high:
-                if written == len(out):
-                    return written
-                written = drain(chains, bucket, previous, slot, out, written)
-                if written == len(out):
-                    return written
-            else:
-                previous = slot
-            slot = following
+    while cursor[0] < len(regions):
+        at = cursor[0]
+        low, high = lows[at], highs[at]
+        for bucket in range(regions[at] << bits, (regions[at] + 1) << bits):
+            previous, slot = NONE, chains.heads[bucket]
+            while slot != NONE:
+                following = chains.nodes[slot].next_key
+                if low <= chains.nodes[slot].code <= high:
+                    if written == len(out):
+                        return written
+                    written = _drain(chains, bucket, previous, slot, out, written)
+                    if written == len(out):
+                        return written
+                else:
+                    previous = slot
+                slot = following
+        cursor[0] += 1
     return written
 
 
@@ -366,7 +379,7 @@ def remove_codes(
         if slot != NONE:
             if written == len(out):
                 return written
-            written = drain(chains, bucket, previous, slot, out, written)
+            written = _drain(chains, bucket, previous, slot, out, written)
             if written == len(out):
                 return written
     return written

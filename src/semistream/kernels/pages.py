@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import MATCHED, NONE, Chains, drain, region_of
+from semistream.kernels.chains import MATCHED, NONE, Chains, region_of
 from semistream.kernels.compiling import kernel
 from semistream.kernels.copying import (
     SPILL,
@@ -203,41 +203,6 @@ def probe_pages(
         page += 1
         bucket = 0
     cursor[0], cursor[1], cursor[2] = page, 0, NONE
-    return written
-
-
-@kernel
-def remove_ranges(
-    chains: Chains,
-    bits: int,
-    regions: Codes,
-    lows: Codes,
-    highs: Codes,
-    cursor: NDArray[np.int64],
-    out: Numbers,
-) -> int:
-    """Unlink every tuple whose code lies in its region's range; call again while `out` fills.
-
-    `cursor` holds the next page; its tuples are unlinked from the beginning.
-    """
-    written = 0
-    while cursor[0] < len(regions):
-        page = cursor[0]
-        low, high = lows[page], highs[page]
-        for bucket in range(regions[page] << bits, (regions[page] + 1) << bits):
-            previous, slot = NONE, chains.heads[bucket]
-            while slot != NONE:
-                following = chains.nodes[slot].next_key
-                if low <= chains.nodes[slot].code <= high:
-                    if written == len(out):
-                        return written
-                    written = drain(chains, bucket, previous, slot, out, written)
-                    if written == len(out):
-                        return written
-                else:
-                    previous = slot
-                slot = following
-        cursor[0] += 1
     return written
 
 

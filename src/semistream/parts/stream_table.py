@@ -186,15 +186,6 @@ class StreamTable:
             if found:
                 yield found
 
-    def remove_ranges(self, pages: PageSet) -> Iterator[NDArray[np.int32]]:
-        """Unlink every tuple that a page of the set settles; yields their slots."""
-        cursor = np.zeros(1, np.int64)
-        lows, highs = pages.ranges()
-        while count := page_kernels.remove_ranges(
-            self.chains, self._bits, pages.partitions, lows, highs, cursor, self._removed
-        ):
-            yield self._removed[:count]
-
     def oldest_regions(self, links: Links, loader: PageLoader) -> NDArray[np.int64]:
         """The partitions of the longest-waiting tuples that are not marked; marks them."""
         found = np.empty(loader.most, np.int64)
@@ -217,10 +208,13 @@ class StreamTable:
         """These tuples have found a master row."""
         kernels.mark_matched(self.chains.nodes, slots)
 
-    def remove_range(self, region: int, low: int, high: int) -> Iterator[NDArray[np.int32]]:
+    def remove_ranges(
+        self, regions: NDArray[np.int64], lows: NDArray[np.int64], highs: NDArray[np.int64]
+    ) -> Iterator[NDArray[np.int32]]:
         """Unlink every tuple of a region with low <= code <= high; yields their slots."""
-        while count := kernels.remove_range(
-            self.chains, region, self._bits, low, high, self._removed
+        cursor = np.zeros(1, np.int64)
+        while count := kernels.remove_ranges(
+            self.chains, self._bits, regions, lows, highs, cursor, self._removed
         ):
             yield self._removed[:count]
 

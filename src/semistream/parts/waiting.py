@@ -188,7 +188,8 @@ class WaitingTuples:
             first, last = partition.partial_rows(wanted)
             yield from self._prober.probe(partition, self.table.region(wanted), first, last)
         if self.table.clustered:
-            settled = self.table.remove_range(region, partition.low, partition.high)
+            span = (np.array([at], np.int64) for at in (region, partition.low, partition.high))
+            settled = self.table.remove_ranges(*span)
         else:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
@@ -196,7 +197,7 @@ class WaitingTuples:
     def probe_pages(self, pages: PageSet) -> Batches:
         """Join several pages with all waiting tuples and let go of those they settle."""
         yield from self._prober.probe_pages(pages)
-        yield from self._finish(self.table.remove_ranges(pages))
+        yield from self._finish(self.table.remove_ranges(pages.partitions, *pages.ranges()))
 
     def oldest_partitions(self, loader: PageLoader) -> NDArray[np.int64]:
         """The partitions of the longest-waiting tuples that are not marked; marks them."""

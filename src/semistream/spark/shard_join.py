@@ -23,8 +23,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.algorithms import Engine
-from semistream.algorithms.assembly import Sizing
 from semistream.algorithms.inlj import IndexNestedLoopJoin
+from semistream.algorithms.sizing import Sizing
 from semistream.errors import BudgetError
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import JoinShape
