@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from semistream.errors import CheckpointError
@@ -20,6 +22,9 @@ from semistream.spark.folders import Folder
 from semistream.spark.queues import QueueEntry
 from semistream.spark.sinks import ParquetSink, TableSink
 from semistream.testing import assert_same_rows, oracle_join
+
+# Spark's workers cannot import the tests: what is sent to them is sent whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Ledger(DataSource):
