@@ -30,6 +30,7 @@ class JoinPlan:
     admission: str = ""
     recent_codes: int = 0
     look_ups: int = 0
+    found_bytes: int = 0
     parts: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -273,13 +273,14 @@ class PageReads:
                 self.partitions.append(pages)
             original(reader, first, count, frame)
 
-        scattered = PageReader.scatter
+        several = PageReader.stretches
 
-        def scatter(reader: PageReader, runs: list[range], frame: Frame, place: int) -> list[int]:
-            self.partitions.extend(tuple(run) for run in runs)
-            return scattered(reader, runs, frame, place)
+        def stretches(reader: PageReader, firsts: Any, stops: Any, numbers: Any) -> Any:
+            runs = zip(firsts.tolist(), stops.tolist(), strict=True)
+            self.partitions.extend(tuple(range(first, stop)) for first, stop in runs)
+            return several(reader, firsts, stops, numbers)
 
-        self._patch = mock.patch.multiple(PageReader, fetch=fetch, scatter=scatter)
+        self._patch = mock.patch.multiple(PageReader, fetch=fetch, stretches=stretches)
         self._patch.start()
         return self
 

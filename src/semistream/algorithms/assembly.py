@@ -27,9 +27,9 @@ from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
+from semistream.parts.look_ups import LookUps
 from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output
-from semistream.parts.page_set import PageLoader
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
@@ -92,11 +92,11 @@ class Assembly:
             budget.grant("output"),
             recorder,
         )
-        self.pages: PageLoader | None = None
+        self.look_ups: LookUps | None = None
         if plan.look_ups:
             grant = budget.grant("disk buffer")
-            sizes = plan.partition_pages, plan.look_ups
-            self.pages = PageLoader(master, shape, *sizes, io, grant, recorder)
+            sizes = plan.partition_pages, plan.look_ups, plan.found_bytes
+            self.look_ups = LookUps(master, shape, *sizes, io, grant, recorder)
         self.front = self._front_stage(self.buffer) if plan.front_rows else None
         self.stream: TupleSource = self.front or self.buffer
 
@@ -110,8 +110,8 @@ class Assembly:
     def close(self) -> None:
         """Close the files."""
         self.disk.close()
-        if self.pages is not None:
-            self.pages.close()
+        if self.look_ups is not None:
+            self.look_ups.close()
 
     def _membership_filter(self) -> MembershipFilter | None:
         """The master's filter, if the plan has room for it; read before anything is opened."""

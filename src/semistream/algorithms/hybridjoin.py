@@ -30,7 +30,7 @@ import pyarrow as pa
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
-from semistream.parts.page_set import PageLoader
+from semistream.parts.look_ups import LookUps
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
@@ -51,26 +51,26 @@ class HybridJoin:
         stream: TupleSource,
         waiting: WaitingTuples,
         disk: DiskBuffer,
-        pages: PageLoader | None = None,
+        look_ups: LookUps | None = None,
     ) -> None:
-        """From its parts; without `pages`, one look-up is done at a time."""
+        """From its parts; without `look_ups`, one look-up is done at a time."""
         self.stream = stream
         self.waiting = waiting
         self.disk = disk
-        self._pages = pages
+        self._look_ups = look_ups
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.waiting(), assembly.disk, assembly.pages)
+        return cls(assembly.stream, assembly.waiting(), assembly.disk, assembly.look_ups)
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the outer loop; the numbers are the paper's lines."""
         yield from self.waiting.fill(self.stream)  # 3-6
         if not len(self.waiting):
             return
-        if self._pages is not None and self.waiting.look_up_position is None:
-            yield from self._look_up_several(self._pages)
+        if self._look_ups is not None and self.waiting.look_up_position is None:
+            yield from self._look_up_several(self._look_ups)
         else:
             yield from self._look_up()
 
@@ -81,12 +81,12 @@ class HybridJoin:
             yield from self.waiting.probe(partition, wanted)  # 9-15
         yield from self.waiting.settle(wanted)
 
-    def _look_up_several(self, loader: PageLoader) -> Iterator[pa.RecordBatch]:
-        pages = loader.load(lambda: self.waiting.oldest_partitions(loader))  # 7, 8
-        loader.read_ahead(self.waiting.oldest_partitions(loader))
-        yield from self.waiting.probe_pages(pages)  # 9-15
-        loader.marks[pages.partitions] = 0
-        if len(self.waiting) and self.waiting.is_left(pages):
+    def _look_up_several(self, look_ups: LookUps) -> Iterator[pa.RecordBatch]:
+        found = look_ups.take(self.waiting)  # 7, 8
+        look_ups.begin(self.waiting)
+        yield from self.waiting.probe_found(found)  # 9-15
+        look_ups.done(found)
+        if len(self.waiting) and self.waiting.is_left(found):
             yield from self._look_up()
 
     def check(self) -> None:

@@ -21,8 +21,8 @@ from semistream.parts.admission import (
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
+from semistream.parts.look_ups import look_up_bytes, usable
 from semistream.parts.output import staging_bytes
-from semistream.parts.page_set import loader_bytes, place_bytes, usable
 from semistream.parts.recent_keys import BYTES_PER_CODE
 from semistream.parts.stream_table import table_bytes
 from semistream.parts.tuple_store import TupleLayout
@@ -31,9 +31,11 @@ from semistream.relation import MasterTable
 
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
-_MOST_LOOK_UPS = 64
-_FEWEST_LOOK_UPS = 4
-"""With fewer at a time, a larger partition that is decoded as a whole is handled faster."""
+_MOST_LOOK_UPS = 128
+_MOST_FOUND = 1 << 20
+"""Bytes of rows for waiting tuples that are read at a time: more would only wait."""
+_FEWEST_FOUND = 64
+"""With room for fewer rows, a partition that is decoded as a whole is handled faster."""
 _LARGEST_LOOKED_UP = 512 << 10
 """Two partitions of 256 KB: larger reads are hardly cheaper, and bring rows that nobody needs."""
 _MOST_SLOTS = 1 << 27
@@ -180,7 +182,8 @@ class Sizing:
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
         if self._many:
-            plan = replace(plan, look_ups=options.get("look_ups", self._look_ups(memory, pages)))
+            look_ups = options.get("look_ups", self._look_ups(memory, pages))
+            plan = replace(plan, look_ups=look_ups, found_bytes=self._found_bytes(memory))
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
         plan = replace(plan, pinned_partitions=pinned)
         if self._needs.pinned_front:
@@ -229,11 +232,14 @@ class Sizing:
 
     def _look_ups(self, memory: int, pages: int) -> int:
         """How many partitions to read at a time; 0 to read one and decode it."""
-        if not self._many:
+        if not self._many or self._found_bytes(memory) < _FEWEST_FOUND * self._master_row:
             return 0
-        most = memory // 12 // place_bytes(self._master, pages)
-        most = min(most, _MOST_LOOK_UPS, self._pages // pages // 2)
-        return most if most >= _FEWEST_LOOK_UPS else 0
+        return min(_MOST_LOOK_UPS, self._pages // pages // 2)
+
+    def _found_bytes(self, memory: int) -> int:
+        """Bytes for the rows of a set of look-ups; there are two sets."""
+        least = 2 * self._master.widest_row + 64 * _MOST_LOOK_UPS
+        return max(least, min(memory // 40, _MOST_FOUND))
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
@@ -290,7 +296,8 @@ class Sizing:
             "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
         }
         if plan.look_ups:
-            parts["disk buffer"] += loader_bytes(self._master, plan.partition_pages, plan.look_ups)
+            sizes = plan.partition_pages, plan.found_bytes
+            parts["disk buffer"] += look_up_bytes(self._master, *sizes)
         if plan.front_rows:
             parts["front stage"] = front_stage_bytes(
                 plan.front_rows, plan.front_most_rows, plan.front_heap_bytes

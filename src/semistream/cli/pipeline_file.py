@@ -183,6 +183,7 @@ class PipelineFile:
 
 def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
     """A table as its dataclass."""
+    # `Table` is bound to nothing narrower: there is no type for "a dataclass".
     known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
     unknown = [name for name in found if name not in known]
     if unknown:

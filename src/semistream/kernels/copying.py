@@ -46,7 +46,23 @@ def _loader(bits: int, kind: Any) -> Callable[[int], int]:
     return cast("Callable[[int], int]", intrinsic(load))
 
 
+def _filler(bits: int) -> Callable[[int, int], None]:
+    """A function for kernels that stores the second number, in so many bits, at an address."""
+
+    def fill(typing_context: Any, to: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            target = builder.inttoptr(arguments[0], kind.as_pointer())
+            builder.store(builder.trunc(arguments[1], kind), target, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp), generate
+
+    return cast("Callable[[int, int], None]", intrinsic(fill))
+
+
 copy_1, copy_2, copy_4, copy_8 = _copier(8), _copier(16), _copier(32), _copier(64)
 copy_16 = _copier(128)
 load_1, load_2 = _loader(8, types.uint8), _loader(16, types.uint16)
 load_4, load_8 = _loader(32, types.int32), _loader(64, types.int64)
+fill_1, fill_4 = _filler(8), _filler(32)

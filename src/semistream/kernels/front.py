@@ -20,12 +20,12 @@ _BLOCK = 64
 
 
 CANDIDATE: Final = np.dtype(
-    [("frequency", np.float64), ("first", np.int32), ("last", np.int32), ("page", np.int32)],
+    [("frequency", np.float64), ("first", np.int32), ("last", np.int32), ("number", np.int32)],
     align=True,
 )
 """A code that waiting tuples asked for: how often, and its rows in the partition.
 
-Of several pages in memory, `page` is the one; of a partition, which is one piece, 0.
+Where codes were looked up one by one, `number` says which of them it is; else it is 0.
 """
 
 
@@ -104,7 +104,7 @@ def frequent_codes(
             found[written].frequency = behind - i
             found[written].first = first
             found[written].last = last
-            found[written].page = 0
+            found[written].number = 0
             written += 1
             while behind < len(rows) and first <= rows[behind] < last:
                 behind += 1

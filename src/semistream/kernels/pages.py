@@ -1,44 +1,81 @@
 """Pages used as they lie in memory: many at once, without decoding them one by one.
 
 A page is an Arrow IPC message. Where its buffers begin stands in its metadata, a flatbuffer
-whose shape is known; reading that directly takes less than a microsecond, and then a few dozen
-pages are probed, and their rows gathered, in one call. Only pages whose checksum is right come
-here, so what is read is what the writer wrote.
+whose shape is known; reading that directly takes less than a microsecond. So dozens of
+partitions are read in one call, and of each only the rows that somebody waits for are kept.
+Only pages whose checksum is right come here, so what is read is what the writer wrote.
 
     | ffffffff | size | metadata: Message → RecordBatch → nodes, buffers | body: buffers |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import MATCHED, NONE, Chains, region_of
+from semistream.kernels.chains import MATCHED, NONE, Chains, bucket_of, region_of
 from semistream.kernels.compiling import kernel
-from semistream.kernels.copying import (
-    SPILL,
-    copy_1,
-    copy_2,
-    copy_4,
-    copy_8,
-    copy_16,
-    load_1,
-    load_2,
-    load_4,
-    load_8,
-)
+from semistream.kernels.copying import load_2, load_4, load_8
 from semistream.kernels.queue import OLDEST, Links
-from semistream.kernels.rows import value_offset
+from semistream.kernels.reading import PageList, read_stretch
+from semistream.kernels.rows import granules_of, put_row
+
+GRANULES, ROWS, DONE, PAGES, STRETCHES, PROBES, BYTES = range(7)
+"""What `Found.used` counts: granules and rows of memory, codes that are done; pages of the run
+under way; stretches and bytes that were read, and rows of the pages among them."""
+USED: Final = 7
 
 _PREFIX = 8
 _MESSAGE_HEADER, _BATCH_ROWS, _BATCH_NODES, _BATCH_BUFFERS = 2, 0, 1, 2
 _PAIR = 16
 """Bytes of a node (rows, nulls) and of a buffer (begin, length)."""
 
+_SPARE = 2
+"""Granules behind the last row that copying may touch."""
+
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
+
+
+class Layout(NamedTuple):
+    """How pages' columns are found, and rows laid out: see `rows.FIELD` and `row_arena`.
+
+    `widths` are of all columns of a page, of which `code` has the codes and `columns` are laid
+    out.
+    """
+
+    widths: Codes
+    code: int
+    columns: Codes
+    head: int
+    flags: int
+
+
+class Ranges(NamedTuple):
+    """Of some regions, the codes low..high that each settles, first..last being on its pages."""
+
+    low: Codes
+    high: Codes
+    first: Codes
+    last: Codes
+
+
+class Found(NamedTuple):
+    """The rows of some codes, laid out one after the other in `memory`, from `starts` on.
+
+    `counts` says how many rows each code has; `ends` where the codes of each region end.
+    """
+
+    codes: Codes
+    ends: Codes
+    counts: Numbers
+    waits: Numbers
+    starts: Codes
+    memory: Codes
+    nulls: NDArray[np.bool_]
+    used: Codes
 
 
 @kernel
@@ -98,45 +135,6 @@ def code_of(field: Any, row: int) -> int:
 
 
 @kernel
-def whole_rows(field: Any, rows: int, begins_before: bool, ends_behind: bool) -> tuple[int, int]:
-    """The rows (first, behind last) whose keys neither begin before the page nor end behind it."""
-    start, stop = 0, rows
-    if begins_before:
-        first = code_of(field, 0)
-        while start < stop and code_of(field, start) == first:
-            start += 1
-    if ends_behind:
-        last = code_of(field, rows - 1)
-        while stop > start and code_of(field, stop - 1) == last:
-            stop -= 1
-    return start, stop
-
-
-@kernel
-def open_pages(
-    memory: int,
-    begins: Codes,
-    widths: NDArray[np.int64],
-    fields: Any,
-    code: int,
-    crosses_in: NDArray[np.bool_],
-    crosses_out: NDArray[np.bool_],
-    starts: Codes,
-    stops: Codes,
-) -> None:
-    """Find the columns of several pages, and their rows start..stop that are of whole keys.
-
-    The pages' messages begin at `begins` from address `memory` on; a page that is none has
-    `stops` -1. Column `code` holds the rows' codes.
-    """
-    for i in range(len(begins)):
-        rows = open_page(memory + begins[i], widths, fields[i])
-        starts[i], stops[i] = 0, -1
-        if rows > 0:
-            starts[i], stops[i] = whole_rows(fields[i, code], rows, crosses_in[i], crosses_out[i])
-
-
-@kernel
 def _first_row(field: Any, start: int, stop: int, code: int) -> int:
     """The first of a page's ascending rows start..stop whose code is not below `code`."""
     low, high = start, stop
@@ -147,63 +145,6 @@ def _first_row(field: Any, start: int, stop: int, code: int) -> int:
         else:
             high = middle
     return low
-
-
-@kernel
-def probe_pages(
-    chains: Chains,
-    bits: int,
-    regions: Codes,
-    fields: Any,
-    code: int,
-    starts: Codes,
-    stops: Codes,
-    cursor: NDArray[np.int64],
-    slots: Numbers,
-    pages: Numbers,
-    rows: Numbers,
-    mark: bool,
-) -> int:
-    """Pair the tuples that wait in the pages' regions with the pages' rows start..stop.
-
-    Column `code` holds the rows' codes. The pairs of a code come together. `cursor` is
-    (next page, next bucket of its region, first slot of the code under way or NONE, its next
-    row, next slot). Returns how many pairs were written; all are when cursor[0] is behind the
-    last page.
-    """
-    written = 0
-    page, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
-    while page < len(regions):
-        field, start, stop = fields[page, code], starts[page], stops[page]
-        bucket = max(bucket, regions[page] << bits)
-        while bucket < (regions[page] + 1) << bits and start < stop:
-            if first == NONE:
-                first = chains.heads[bucket]
-                if first != NONE:
-                    row, slot = _first_row(field, start, stop, chains.nodes[first].code), first
-            while first != NONE:
-                wanted = chains.nodes[first].code
-                while row < stop and code_of(field, row) == wanted:
-                    while slot != NONE:
-                        if written == len(slots):
-                            cursor[0], cursor[1], cursor[2] = page, bucket, first
-                            cursor[3], cursor[4] = row, slot
-                            return written
-                        if mark:
-                            chains.nodes[slot].entered |= MATCHED
-                        slots[written], pages[written], rows[written] = slot, page, row
-                        written += 1
-                        slot = chains.nodes[slot].next_same
-                    row += 1
-                    slot = first
-                first = chains.nodes[first].next_key
-                if first != NONE:
-                    row, slot = _first_row(field, start, stop, chains.nodes[first].code), first
-            bucket += 1
-        page += 1
-        bucket = 0
-    cursor[0], cursor[1], cursor[2] = page, 0, NONE
-    return written
 
 
 @kernel
@@ -229,124 +170,169 @@ def oldest_regions(
 
 
 @kernel
-def codes_at(fields: Any, code: int, pages: Numbers, rows: Numbers, out: Codes) -> None:
-    """The codes of some rows, which column `code` holds."""
-    for i in range(len(rows)):
-        out[i] = code_of(fields[pages[i], code], rows[i])
-
-
-@kernel
-def add_lengths(
-    fields: Any, columns: Codes, pages: Numbers, rows: Numbers, out: NDArray[np.float64]
-) -> None:
-    """Add the bytes of some rows' values of varying size."""
-    for i in range(len(rows)):
-        for j in range(len(columns)):
-            field, row = fields[pages[i], columns[j]], rows[i]
-            out[i] += value_offset(field, row + 1) - value_offset(field, row)
-
-
-@kernel
-def take_fixed(fields: Any, columns: Codes, pages: Numbers, rows: Numbers, out: Codes) -> None:
-    """Gather columns of fixed width, each to its address in `out`."""
-    for j in range(len(columns)):
-        column, to = columns[j], out[j]
-        width = fields[0, column].width
-        for i in range(len(rows)):
-            at = fields[pages[i], column].values + rows[i] * width
-            if width == 8:
-                copy_8(to + 8 * i, at)
-            elif width == 4:
-                copy_4(to + 4 * i, at)
-            elif width == 2:
-                copy_2(to + 2 * i, at)
-            else:
-                for k in range(width):
-                    copy_1(to + i * width + k, at + k)
-
-
-@kernel
-def take_bits(
-    fields: Any, column: int, pages: Numbers, rows: Numbers, valid: bool, out: NDArray[np.bool_]
-) -> None:
-    """Gather a column of booleans, or (`valid`) which values of any column are there."""
-    for i in range(len(rows)):
-        field = fields[pages[i], column]
-        at = field.valid if valid else field.values
-        if at:
-            out[i] = (load_1(at + (rows[i] >> 3)) >> (rows[i] & 7)) & 1 != 0
-        else:
-            out[i] = valid
-
-
-@kernel
-def take_offsets(
-    fields: Any, columns: Codes, pages: Numbers, rows: Numbers, offsets: NDArray[np.int32]
-) -> None:
-    """The Arrow offsets of gathered columns of varying size, a row of `offsets` for each."""
-    for j in range(len(columns)):
-        offsets[j, 0] = 0
-        for i in range(len(rows)):
-            field, row = fields[pages[i], columns[j]], rows[i]
-            size = value_offset(field, row + 1) - value_offset(field, row)
-            offsets[j, i + 1] = offsets[j, i] + size
-
-
-@kernel
-def take_bytes(
-    fields: Any,
-    columns: Codes,
-    pages: Numbers,
-    rows: Numbers,
-    offsets: NDArray[np.int32],
-    out: Codes,
-) -> None:
-    """The bytes of those columns, to their addresses; `SPILL` bytes behind each are touched."""
-    for j in range(len(columns)):
-        for i in range(len(rows)):
-            field = fields[pages[i], columns[j]]
-            at = field.values + value_offset(field, rows[i])
-            to = out[j] + offsets[j, i]
-            for k in range(0, offsets[j, i + 1] - offsets[j, i], SPILL):
-                copy_16(to + k, at + k)
-
-
-@kernel
-def frequent_in_pages(
-    fields: Any,
-    code_column: int,
-    starts: Codes,
-    stops: Codes,
-    pages: Numbers,
-    rows: Numbers,
-    threshold: float,
-    found: Any,
+def wanted_codes(
+    chains: Chains,
+    bits: int,
+    regions: Codes,
+    ranges: Ranges,
+    codes: Codes,
+    ends: Codes,
+    on_pages: NDArray[np.bool_],
 ) -> int:
-    """Codes that at least `threshold` waiting tuples matched, from pairs that come code by code.
+    """The codes that wait in some regions; returns of how many regions, for want of room.
 
-    As `front.frequent_codes`, over several pages.
+    Those of region i end before `ends[i]`, and `on_pages[i]` says whether its pages can have
+    one of them. A code that its partition does not settle is left out. Of the first region, as
+    many codes are taken as there is room for.
     """
     written = 0
-    i = 0
-    while i < len(rows) and written < len(found):
-        page, row = pages[i], rows[i]
-        behind = i + 1
-        while behind < len(rows) and rows[behind] == row and pages[behind] == page:
-            behind += 1
-        if behind - i >= threshold:
-            field = fields[page, code_column]
-            code = code_of(field, row)
-            first, last = row, row + 1
-            while first > starts[page] and code_of(field, first - 1) == code:
-                first -= 1
-            while last < stops[page] and code_of(field, last) == code:
-                last += 1
-            found[written].frequency = behind - i
-            found[written].first = first
-            found[written].last = last
-            found[written].page = page
+    for i in range(len(regions)):
+        begun = written
+        on_pages[i] = False
+        for bucket in range(regions[i] << bits, (regions[i] + 1) << bits):
+            slot = chains.heads[bucket]
+            while slot != NONE:
+                code = chains.nodes[slot].code
+                if ranges.low[i] <= code <= ranges.high[i]:
+                    if written == len(codes):
+                        ends[i] = written
+                        return i if begun else 1
+                    codes[written] = code
+                    written += 1
+                    on_pages[i] |= ranges.first[i] <= code <= ranges.last[i]
+                slot = chains.nodes[slot].next_key
+        ends[i] = written
+    return len(regions)
+
+
+@kernel
+def _find_code(
+    layout: Layout, fields: Any, page_rows: Codes, pages: int, found: Found, i: int
+) -> bool:
+    """Lay out all rows of the i-th code that are on the first `pages` pages; False: no room."""
+    code, page = found.codes[i], 0
+    while page + 1 < pages and code_of(fields[page, layout.code], page_rows[page] - 1) < code:
+        page += 1
+    row = _first_row(fields[page, layout.code], 0, page_rows[page], code)
+    used, count = found.used[GRANULES], found.used[ROWS]
+    words = found.memory.view(np.int32)
+    while True:
+        if row == page_rows[page]:
+            page, row = page + 1, 0
+        if page == pages or code_of(fields[page, layout.code], row) != code:
+            break
+        length = granules_of(fields[page], layout.columns, row, layout.head)
+        if used + length > len(found.memory) - _SPARE or count == len(found.starts):
+            return False
+        words[2 * used + 1] = length
+        put_row(
+            found.memory,
+            used,
+            fields[page],
+            layout.columns,
+            row,
+            layout.head,
+            layout.flags,
+            found.nulls,
+        )
+        found.starts[count] = used
+        used, count, row = used + length, count + 1, row + 1
+    found.counts[i] = count - found.used[ROWS]
+    found.used[GRANULES], found.used[ROWS] = used, count
+    return True
+
+
+@kernel
+def find_rows(
+    stretches: Any,
+    begin: int,
+    is_read: bool,
+    frame: int,
+    grain: int,
+    pages: PageList,
+    layout: Layout,
+    fields: Any,
+    page_rows: Codes,
+    found: Found,
+) -> int:
+    """Read stretches, from `begin` on, and lay out the rows of the wanted codes.
+
+    `is_read`: the first is in the frame, which is at address `frame`. Returns the stretch that
+    could not be read, or how many there are. What was done is in `found.used`; when not all
+    rows have room, the codes from `found.used[DONE]` on are not done.
+    """
+    used = found.used
+    for i in range(begin, len(stretches)):
+        stretch = stretches[i]
+        if i > begin or not is_read:
+            read = read_stretch(stretch, frame, grain, pages)
+            if read < 0:
+                return i
+            used[BYTES] += read
+        if i == 0 or stretches[i - 1].run != stretch.run:
+            used[PAGES] = 0
+        for page in range(stretch.first, stretch.stop):
+            at = frame + stretch.place + pages.offset[page] - stretch.position
+            rows = open_page(at, layout.widths, fields[used[PAGES]])
+            if rows < 0:
+                return i
+            page_rows[used[PAGES]] = rows
+            used[PAGES] += 1
+            used[PROBES] += rows
+        used[STRETCHES] = i + 1
+        if i + 1 == len(stretches) or stretches[i + 1].run != stretch.run:
+            first = found.ends[stretch.run - 1] if stretch.run else 0
+            for code in range(first, found.ends[stretch.run]):
+                if not _find_code(layout, fields, page_rows, used[PAGES], found, code):
+                    used[DONE] = code
+                    return len(stretches)
+    return len(stretches)
+
+
+@kernel
+def pair_found(
+    chains: Chains,
+    fences: Codes,
+    bits: int,
+    found: Found,
+    cursor: Codes,
+    slots: Numbers,
+    rows: Numbers,
+    mark: bool,
+) -> int:
+    """Pair the tuples that wait for codes, before the one that is not done, with their rows.
+
+    Notes in `found.waits` how many tuples wait for each code. `cursor` is (next code, its first
+    row, its next row, next slot or NONE). Returns how many pairs were written; all are when
+    cursor[0] is behind the last code.
+    """
+    written = 0
+    at, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3]
+    while at < found.used[DONE]:
+        code = found.codes[at]
+        head = chains.heads[bucket_of(region_of(fences, code), bits, code)]
+        while head != NONE and chains.nodes[head].code != code:
+            head = chains.nodes[head].next_key
+        if slot == NONE:
+            slot = head
+            found.waits[at] = 0
+        while row < first + found.counts[at] and slot != NONE:
+            if written == len(slots):
+                cursor[0], cursor[1], cursor[2], cursor[3] = at, first, row, slot
+                return written
+            if mark:
+                chains.nodes[slot].entered |= MATCHED
+            slots[written], rows[written] = slot, row
             written += 1
-            while behind < len(rows) and pages[behind] == page and first <= rows[behind] < last:
-                behind += 1
-        i = behind
+            if row == first:
+                found.waits[at] += 1
+            slot = chains.nodes[slot].next_same
+            if slot == NONE:
+                row += 1
+                slot = head if row < first + found.counts[at] else NONE
+        first += found.counts[at]
+        row = first
+        slot = NONE
+        at += 1
+    cursor[0] = at
     return written

@@ -22,6 +22,8 @@ from semistream.kernels.copying import (
     copy_4,
     copy_8,
     copy_16,
+    fill_1,
+    fill_4,
     load_1,
     load_4,
     load_8,
@@ -64,17 +66,41 @@ def value_offset(field: Any, row: int) -> int:
 
 
 @kernel
+def granules_of(fields: Any, columns: NDArray[np.int64], row: int, head: int) -> int:
+    """How many granules a row of a page takes, laid out with some of its columns."""
+    size = head
+    for j in range(len(columns)):
+        field = fields[columns[j]]
+        if field.width < 0:
+            size += value_offset(field, row + 1) - value_offset(field, row)
+    return (size + GRANULE - 1) // GRANULE
+
+
+@kernel
 def measure_rows(
-    fields: Any, head: int, pages: Lengths, rows: NDArray[np.int64], lengths: Lengths
+    fields: Any, columns: NDArray[np.int64], head: int, rows: NDArray[np.int64], lengths: Lengths
 ) -> None:
     """How many granules each of some rows will take."""
     for i in range(len(rows)):
-        size = head
-        for j in range(fields.shape[1]):
-            field = fields[pages[i], j]
-            if field.width < 0:
-                size += value_offset(field, rows[i] + 1) - value_offset(field, rows[i])
-        lengths[i] = (size + GRANULE - 1) // GRANULE
+        lengths[i] = granules_of(fields, columns, rows[i], head)
+
+
+@kernel
+def copy_bytes(to: int, at: int, length: int) -> None:
+    """Copy a short value, in as few pieces as there can be."""
+    k = 0
+    while length - k >= 16:
+        copy_16(to + k, at + k)
+        k += 16
+    if length - k >= 8:
+        copy_8(to + k, at + k)
+        k += 8
+    if length - k >= 4:
+        copy_4(to + k, at + k)
+        k += 4
+    while k < length:
+        copy_1(to + k, at + k)
+        k += 1
 
 
 @kernel
@@ -87,8 +113,7 @@ def _put_value(field: Any, row: int, begin: int, end: int) -> int:
     if field.width < 0:
         at = value_offset(field, row)
         length = value_offset(field, row + 1) - at
-        for k in range(length):
-            copy_1(begin + end + k, field.values + at + k)
+        copy_bytes(begin + end, field.values + at, length)
         return end + length
     at = field.values + (field.first + row) * field.width
     if field.width == 8:
@@ -98,46 +123,77 @@ def _put_value(field: Any, row: int, begin: int, end: int) -> int:
     elif field.width == 2:
         copy_2(to, at)
     else:
-        for k in range(field.width):
-            copy_1(to + k, at + k)
+        copy_bytes(to, at, field.width)
     return end
+
+
+@kernel
+def put_row(
+    memory: NDArray[np.int64],
+    start: int,
+    fields: Any,
+    columns: NDArray[np.int64],
+    row: int,
+    head: int,
+    flags: int,
+    nulls: NDArray[np.bool_],
+) -> None:
+    """Lay a row of a page out at granule `start`; notes which columns have nulls."""
+    begin = memory.ctypes.data + start * GRANULE
+    end = head
+    for k in range(flags, head):
+        fill_1(begin + k, 0xFF)
+    for j in range(len(columns)):
+        field = fields[columns[j]]
+        bit = field.first + row
+        if field.width == 0 and field.values:
+            fill_1(begin + field.place, (load_1(field.values + (bit >> 3)) >> (bit & 7)) & 1)
+        elif field.width:
+            end = _put_value(field, row, begin, end)
+        if field.width < 0:
+            fill_4(begin + field.place, end)
+        if field.valid and not (load_1(field.valid + (bit >> 3)) >> (bit & 7)) & 1:
+            at = begin + flags + (j >> 3)
+            fill_1(at, load_1(at) & ~(1 << (j & 7)))
+            nulls[j] = True
 
 
 @kernel
 def put_rows(
     memory: NDArray[np.int64],
     fields: Any,
+    columns: NDArray[np.int64],
     head: int,
     flags: int,
-    pages: Lengths,
     rows: NDArray[np.int64],
     starts: Starts,
     lengths: Lengths,
     slots: Lengths,
-) -> bool:
-    """Lay some rows of some pages out at `starts`; returns whether one has a null."""
-    words, data = memory.view(np.int32), memory.view(np.uint8)
-    nulls = False
+    nulls: NDArray[np.bool_],
+) -> None:
+    """Lay some rows of a page out at `starts`, for `slots`; notes which columns have nulls."""
+    words = memory.view(np.int32)
     for i in range(len(rows)):
         words[2 * starts[i]] = slots[i]
         words[2 * starts[i] + 1] = lengths[i]
-        at = starts[i] * GRANULE
-        end = head
-        for k in range(flags, head):
-            data[at + k] = 0xFF
-        for j in range(fields.shape[1]):
-            field = fields[pages[i], j]
-            bit = field.first + rows[i]
-            if field.width == 0 and field.values:
-                data[at + field.place] = (load_1(field.values + (bit >> 3)) >> (bit & 7)) & 1
-            elif field.width:
-                end = _put_value(field, rows[i], memory.ctypes.data + at, end)
-            if field.width < 0:
-                words[(at + field.place) >> 2] = end
-            if field.valid and not (load_1(field.valid + (bit >> 3)) >> (bit & 7)) & 1:
-                data[at + flags + (j >> 3)] &= ~np.uint8(1 << (j & 7))
-                nulls = True
-    return nulls
+        put_row(memory, starts[i], fields, columns, rows[i], head, flags, nulls)
+
+
+@kernel
+def copy_rows(
+    source: NDArray[np.int64],
+    begins: Starts,
+    memory: NDArray[np.int64],
+    starts: Starts,
+    slots: Lengths,
+) -> None:
+    """Copy rows that are laid out already from one block to another, for `slots`."""
+    words = memory.view(np.int32)
+    for i in range(len(starts)):
+        length = source.view(np.int32)[2 * begins[i] + 1]
+        for k in range(length):
+            memory[starts[i] + k] = source[begins[i] + k]
+        words[2 * starts[i]] = slots[i]
 
 
 @kernel

@@ -30,9 +30,9 @@ from semistream.parts.admission import AdmissionRule, Floats
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, Slots
+from semistream.parts.look_ups import FoundRows
 from semistream.parts.output import Output
-from semistream.parts.page_set import PageSet
-from semistream.parts.row_arena import Chosen
+from semistream.parts.row_arena import Chosen, LaidOut
 from semistream.parts.stream_buffer import Arrivals, StreamBuffer
 from semistream.parts.timed_stream import TimedStream
 
@@ -142,14 +142,12 @@ class FrontStage:
         if found:
             self._consider(partition, self._candidates[:found])
 
-    def offer_pages(
-        self, pages: PageSet, numbers: NDArray[np.int32], rows: NDArray[np.int32]
-    ) -> None:
-        """Several pages were probed at once: their frequent keys may come in."""
+    def offer_found(self, found: FoundRows) -> None:
+        """Rows were found for waiting tuples: those of frequent keys may come in."""
         self.pass_time()
-        found = pages.frequent(numbers, rows, self.rule.threshold, self._candidates)
-        if found:
-            self._consider(pages, self._candidates[:found])
+        candidates = found.candidates(self.rule.threshold)
+        if len(candidates):
+            self._consider(found, candidates)
 
     def offer_keys(self, partition: Partition, candidates: NDArray[np.void]) -> None:
         """Keys of a partition, with frequencies that someone else has counted, may come in."""
@@ -219,7 +217,7 @@ class FrontStage:
             missed[mine] = False
             self._output.put(stream, master)
 
-    def _consider(self, source: Partition | PageSet, candidates: NDArray[np.void]) -> None:
+    def _consider(self, source: Partition | FoundRows, candidates: NDArray[np.void]) -> None:
         """Let the worthiest of the candidates in that are not kept yet."""
         counts = candidates["last"] - candidates["first"]
         codes = source.codes_of(candidates)
@@ -264,19 +262,18 @@ class FrontStage:
 
     def _keep(
         self,
-        source: Partition | PageSet,
+        source: Partition | FoundRows,
         candidates: NDArray[np.void],
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
     ) -> None:
         """Copy the rows of some keys out of the disk buffer, as far as their bytes fit."""
         rows = _ranges(candidates["first"], counts)
-        chosen: Chosen | pa.RecordBatch
+        chosen: Chosen | LaidOut | pa.RecordBatch
         if isinstance(source, Partition):
             chosen = self.kept.chosen(source.batch.select(self.kept.columns), rows)
         else:
-            numbers = np.repeat(candidates["page"], counts)
-            chosen = source.chosen(self.kept.layout, numbers, rows)
+            chosen = source.laid_out(rows)
         self.kept.insert(codes, counts, candidates["frequency"], chosen)
 
     def pass_time(self) -> None:

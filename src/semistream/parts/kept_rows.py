@@ -16,7 +16,7 @@ from semistream.budget import Grant
 from semistream.kernels import NODE, NONE, Chains
 from semistream.kernels.rows import GRANULE
 from semistream.parts.admission import Floats
-from semistream.parts.row_arena import SPARE_FACTOR, Chosen, RowArena, RowLayout
+from semistream.parts.row_arena import SPARE_FACTOR, Chosen, LaidOut, RowArena, RowLayout
 from semistream.parts.stream_table import bucket_bits
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap
@@ -143,7 +143,7 @@ class KeptRows:
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
         frequency: Floats,
-        chosen: Chosen | pa.RecordBatch,
+        chosen: Chosen | LaidOut | pa.RecordBatch,
     ) -> int:
         """Keep keys with `counts` of the chosen rows each, as far as their bytes fit; how many did.
 
@@ -169,13 +169,13 @@ class KeptRows:
             return batch.take(pa.array(rows))
         return self.heap.layout.chosen(batch, rows)
 
-    def _put(self, chosen: Chosen | pa.RecordBatch, sizes: Floats) -> Slots:
+    def _put(self, chosen: Chosen | LaidOut | pa.RecordBatch, sizes: Floats) -> Slots:
         """Copy the first rows, of these sizes, to free slots, which are returned."""
         count = len(sizes)
         self.free -= count
         slots = self._free[self.free : self.free + count][::-1].copy()
         if isinstance(self.heap, TupleHeap):
-            assert not isinstance(chosen, Chosen)
+            assert isinstance(chosen, pa.RecordBatch)
             self.heap.put(slots, chosen.slice(0, count))
         else:
             self.heap.put(slots, chosen.first(count), sizes)

@@ -79,6 +79,7 @@ class RowLayout:
         self.flags = at
         self.head = at + -(-len(schema) // 8)
         """Bytes before those of the varying columns."""
+        self.columns: NDArray[np.int64] = np.arange(len(schema))
         self._widths = [column_width(field.type) for field in schema]
         self.places = [0] * len(schema)
         for width, fields in self.words.items():
@@ -91,9 +92,7 @@ class RowLayout:
 
     def chosen(self, batch: pa.RecordBatch, rows: Rows) -> Chosen:
         """Some rows of a batch; valid as long as the batch is."""
-        nulls = np.array([column.null_count > 0 for column in batch.columns], np.bool_)
-        fields = self._fields(batch).reshape(1, -1)
-        return Chosen(fields, np.zeros(len(rows), np.int32), rows, nulls)
+        return Chosen(self._fields(batch), self.columns, rows)
 
     def _fields(self, batch: pa.RecordBatch) -> NDArray[np.void]:
         fields = np.zeros(batch.num_columns, FIELD)
@@ -121,19 +120,85 @@ class RowLayout:
 
 
 class Chosen(NamedTuple):
-    """Rows to be laid out: the columns of some pages for the kernels, and which rows of which.
-
-    `nulls` says which columns may have some.
-    """
+    """Rows to be laid out: the columns of a page for the kernels, and which rows."""
 
     fields: NDArray[np.void]
-    pages: NDArray[np.int32]
+    columns: NDArray[np.int64]
     rows: Rows
-    nulls: NDArray[np.bool_]
 
     def first(self, count: int) -> Chosen:
         """The first `count` of them."""
-        return self._replace(pages=self.pages[:count], rows=self.rows[:count])
+        return self._replace(rows=self.rows[:count])
+
+
+class LaidOut(NamedTuple):
+    """Rows that are laid out already, in another block, from `starts` on."""
+
+    block: RowBlock
+    starts: NDArray[np.int64]
+
+    def first(self, count: int) -> LaidOut:
+        """The first `count` of them."""
+        return self._replace(starts=self.starts[:count])
+
+
+class RowBlock:
+    """Memory for rows in one piece each, which come out of it as columns."""
+
+    def __init__(self, schema: pa.Schema, nbytes: int) -> None:
+        """Room for so many bytes of rows."""
+        self.layout = RowLayout(schema)
+        self.memory: NDArray[np.int64] = np.zeros(nbytes // GRANULE, np.int64)
+        self.nulls: NDArray[np.bool_] = np.zeros(len(schema), np.bool_)
+        """Which columns may have nulls."""
+
+    def lengths(self, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+        """How many granules the rows at `starts` take."""
+        return self.memory.view(np.int32)[2 * starts + 1]
+
+    def gather(self, starts: NDArray[np.int64]) -> pa.RecordBatch:
+        """The rows at `starts`, in that order, as columns."""
+        schema = self.layout.schema
+        columns: list[pa.Array | None] = [None] * len(schema)
+        self._take_fixed(starts, columns)
+        self._take_varying(starts, columns)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _take_fixed(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
+        schema = self.layout.schema
+        for width, fields in self.layout.words.items():
+            out = np.empty((len(fields), len(starts)), f"i{width}")
+            places = np.array([field.place for field in fields])
+            kernels.take_values(self.memory.view(out.dtype), starts, places, out)
+            for (number, _, dtype), values in zip(fields, out, strict=True):
+                kind = schema.field(number).type
+                columns[number] = array_of(values.view(dtype), kind, self._valid(starts, number))
+        for number, place, dtype in self.layout.blobs:
+            blobs = np.empty((len(starts), dtype.itemsize), np.uint8)
+            kernels.take_blobs(self.memory.view(np.uint8), starts, place, blobs)
+            kind, valid = schema.field(number).type, self._valid(starts, number)
+            columns[number] = array_of(blobs.reshape(-1).view(dtype), kind, valid)
+
+    def _take_varying(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
+        layout = self.layout
+        data, words = self.memory.view(np.uint8), self.memory.view(np.int32)
+        offsets = np.empty((len(layout.varying), len(starts) + 1), np.int32)
+        kernels.take_ends(words, starts, layout.ends, layout.head, offsets)
+        for place, number in enumerate(layout.varying):
+            before = layout.ends + place - 1 if place else -1
+            out = np.empty(offsets[place, -1] + SPILL, np.uint8)
+            kernels.take_varying(data, words, starts, before, layout.head, offsets[place], out)
+            kind, valid = layout.schema.field(number).type, self._valid(starts, number)
+            columns[number] = varying_array(kind, offsets[place], out, valid)
+
+    def _valid(self, starts: NDArray[np.int64], number: int) -> NDArray[np.bool_] | None:
+        """Which values of a column are there; None when all rows ever put had it."""
+        if not self.nulls[number]:
+            return None
+        valid = np.empty(len(starts), np.bool_)
+        place = self.layout.flags + number // 8
+        kernels.take_flags(self.memory.view(np.uint8), starts, place, number % 8, valid)
+        return valid
 
 
 class RowArena:
@@ -141,13 +206,11 @@ class RowArena:
 
     def __init__(self, schema: pa.Schema, capacity: int, arena_bytes: int, grant: Grant) -> None:
         """An empty arena."""
-        self.layout = RowLayout(schema)
         self._grant = grant
         self._granted = arena_bytes + capacity * BYTES_PER_SLOT
         grant.take(self._granted)
-        self._memory = np.zeros(arena_bytes // GRANULE, np.int64)
+        self._block = RowBlock(schema, arena_bytes)
         self._at = np.full(capacity, -1, np.int64)
-        self._has_nulls = np.zeros(len(schema), np.bool_)
         self._end = 0
         self._living = 0
         self.set_bytes(arena_bytes)
@@ -162,37 +225,50 @@ class RowArena:
         """Whether the rows held are within the limit, which may have been lowered."""
         return self._living * GRANULE <= self.limit
 
-    def sizes(self, chosen: Chosen) -> NDArray[np.float64]:
+    @property
+    def layout(self) -> RowLayout:
+        """How a row lies in one piece."""
+        return self._block.layout
+
+    def sizes(self, chosen: Chosen | LaidOut) -> NDArray[np.float64]:
         """Bytes that some rows take here."""
-        lengths = np.empty(len(chosen.rows), np.int32)
-        head = self.layout.head
-        kernels.measure_rows(chosen.fields, head, chosen.pages, chosen.rows, lengths)
+        if isinstance(chosen, LaidOut):
+            lengths = chosen.block.lengths(chosen.starts)
+        else:
+            lengths = np.empty(len(chosen.rows), np.int32)
+            head = self.layout.head
+            kernels.measure_rows(chosen.fields, chosen.columns, head, chosen.rows, lengths)
         return np.multiply(lengths, float(GRANULE), dtype=np.float64)
 
     def fitting(self, sizes: NDArray[np.float64]) -> int:
         """How many of the first rows of these sizes can be put now. O(rows)."""
         return int(np.searchsorted(np.cumsum(sizes), self.free_bytes, side="right"))
 
-    def put(self, slots: Slots, chosen: Chosen, sizes: NDArray[np.float64]) -> None:
+    def put(self, slots: Slots, chosen: Chosen | LaidOut, sizes: NDArray[np.float64]) -> None:
         """Keep some rows, copied, under `slots`; `fitting` said that they fit."""
-        layout = self.layout
         lengths = (sizes / GRANULE).astype(np.int32)
         total = int(lengths.sum())
-        if (self._end + total) * GRANULE > self._memory.nbytes - SPILL:
+        if (self._end + total) * GRANULE > self._block.memory.nbytes - SPILL:
             self.compact()
         starts = np.cumsum(lengths, dtype=np.int64) - lengths + self._end
-        if kernels.put_rows(
-            self._memory,
-            chosen.fields,
-            layout.head,
-            layout.flags,
-            chosen.pages,
-            chosen.rows,
-            starts,
-            lengths,
-            slots,
-        ):
-            self._has_nulls |= chosen.nulls
+        block, layout = self._block, self._block.layout
+        if isinstance(chosen, LaidOut):
+            source = chosen.block
+            kernels.copy_rows(source.memory, chosen.starts, block.memory, starts, slots)
+            block.nulls |= source.nulls
+        else:
+            kernels.put_rows(
+                block.memory,
+                chosen.fields,
+                chosen.columns,
+                layout.head,
+                layout.flags,
+                chosen.rows,
+                starts,
+                lengths,
+                slots,
+                block.nulls,
+            )
         self._at[slots] = starts
         self._end += total
         self._living += total
@@ -203,15 +279,11 @@ class RowArena:
 
     def gather(self, slots: Slots) -> pa.RecordBatch:
         """The rows under `slots`, in that order."""
-        starts, schema = self._at[slots], self.layout.schema
-        columns: list[pa.Array | None] = [None] * len(schema)
-        self._take_fixed(starts, columns)
-        self._take_varying(starts, columns)
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return self._block.gather(self._at[slots])
 
     def release(self, slots: Slots) -> None:
         """The rows under `slots` are needed no more."""
-        self._living -= kernels.drop_rows(self._memory.view(np.int32), self._at[slots])
+        self._living -= kernels.drop_rows(self._block.memory.view(np.int32), self._at[slots])
         self._at[slots] = -1
 
     def resize(self, capacity: int, arena_bytes: int) -> None:
@@ -225,7 +297,7 @@ class RowArena:
         self._at[old:] = -1
         if self._end * GRANULE > arena_bytes - SPILL:
             self.compact()
-        self._memory.resize(arena_bytes // GRANULE, refcheck=False)
+        self._block.memory.resize(arena_bytes // GRANULE, refcheck=False)
         self.set_bytes(arena_bytes)
         if after < before:
             self._grant.give(before - after)
@@ -236,7 +308,9 @@ class RowArena:
 
     def compact(self) -> bool:
         """Sweep the dead rows out; False when there are none."""
-        end = kernels.slide_rows(self._memory, self._memory.view(np.int32), self._at, self._end)
+        end = kernels.slide_rows(
+            self._block.memory, self._block.memory.view(np.int32), self._at, self._end
+        )
         swept, self._end = end < self._end, end
         return swept
 
@@ -245,11 +319,11 @@ class RowArena:
         starts = self._at[old]
         self._at[:] = -1
         self._at[new] = starts
-        self._memory.view(np.int32)[2 * starts] = new
+        self._block.memory.view(np.int32)[2 * starts] = new
 
     def check(self) -> None:
         """Assert that slots and rows point at each other, and that the limit holds."""
-        words = self._memory.view(np.int32)
+        words = self._block.memory.view(np.int32)
         here, found = 0, 0
         while here < self._end:
             slot, length = int(words[2 * here]), int(words[2 * here + 1])
@@ -258,45 +332,9 @@ class RowArena:
                 assert self._at[slot] == here, "a slot points elsewhere than at its row"
                 found += length
             here += length
-        assert here == self._end <= len(self._memory)
+        assert here == self._end <= len(self._block.memory)
         assert found == self._living
         assert np.count_nonzero(self._at >= 0) == len(np.unique(self._at[self._at >= 0]))
-
-    def _take_fixed(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
-        schema = self.layout.schema
-        for width, fields in self.layout.words.items():
-            out = np.empty((len(fields), len(starts)), f"i{width}")
-            places = np.array([field.place for field in fields])
-            kernels.take_values(self._memory.view(out.dtype), starts, places, out)
-            for (number, _, dtype), values in zip(fields, out, strict=True):
-                kind = schema.field(number).type
-                columns[number] = array_of(values.view(dtype), kind, self._valid(starts, number))
-        for number, place, dtype in self.layout.blobs:
-            blobs = np.empty((len(starts), dtype.itemsize), np.uint8)
-            kernels.take_blobs(self._memory.view(np.uint8), starts, place, blobs)
-            kind, valid = schema.field(number).type, self._valid(starts, number)
-            columns[number] = array_of(blobs.reshape(-1).view(dtype), kind, valid)
-
-    def _take_varying(self, starts: NDArray[np.int64], columns: list[pa.Array | None]) -> None:
-        layout = self.layout
-        data, words = self._memory.view(np.uint8), self._memory.view(np.int32)
-        offsets = np.empty((len(layout.varying), len(starts) + 1), np.int32)
-        kernels.take_ends(words, starts, layout.ends, layout.head, offsets)
-        for place, number in enumerate(layout.varying):
-            before = layout.ends + place - 1 if place else -1
-            out = np.empty(offsets[place, -1] + SPILL, np.uint8)
-            kernels.take_varying(data, words, starts, before, layout.head, offsets[place], out)
-            kind, valid = layout.schema.field(number).type, self._valid(starts, number)
-            columns[number] = varying_array(kind, offsets[place], out, valid)
-
-    def _valid(self, starts: NDArray[np.int64], number: int) -> NDArray[np.bool_] | None:
-        """Which values of a column are there; None when all rows ever put had it."""
-        if not self._has_nulls[number]:
-            return None
-        valid = np.empty(len(starts), np.bool_)
-        place = self.layout.flags + number // 8
-        kernels.take_flags(self._memory.view(np.uint8), starts, place, number % 8, valid)
-        return valid
 
 
 def column_width(kind: pa.DataType) -> int:

@@ -24,7 +24,7 @@ from semistream.errors import InternalError
 from semistream.kernels import NODE, NONE, Chains, Links
 from semistream.kernels import pages as page_kernels
 from semistream.metrics import Recorder
-from semistream.parts.page_set import PageLoader, PageSet
+from semistream.parts.look_ups import FoundRows
 from semistream.parts.tuple_store import TupleLayout, TupleStore
 
 BYTES_PER_SLOT = NODE.itemsize
@@ -153,46 +153,42 @@ class StreamTable:
             if found:
                 yield found
 
-    def page_pairs(
+    def found_pairs(
         self,
-        pages: PageSet,
+        found: FoundRows,
         slots: NDArray[np.int32],
-        numbers: NDArray[np.int32],
         rows: NDArray[np.int32],
         mark: bool,
     ) -> Iterator[int]:
-        """Probe with several pages, writing (slot, page of the set, row) an array-full at a time.
-
-        Only for a clustered table. Otherwise as `pairs`.
-        """
-        cursor = np.array([0, 0, NONE, 0, NONE], np.int64)
-        starts, stops = pages.starts, pages.stops
-        self._recorder.probes += int((stops - starts).sum())
-        while cursor[0] < len(starts):
-            found = page_kernels.probe_pages(
-                self.chains,
-                self._bits,
-                pages.regions,
-                pages.fields,
-                pages.code,
-                starts,
-                stops,
-                cursor,
-                slots,
-                numbers,
-                rows,
-                mark,
+        """Pair found rows with the tuples that wait for them; otherwise as `pairs`."""
+        cursor = np.array([0, 0, 0, NONE], np.int64)
+        while cursor[0] < len(found.codes):
+            count = page_kernels.pair_found(
+                self.chains, self._fences, self._bits, found.found, cursor, slots, rows, mark
             )
-            if found:
-                yield found
+            if count:
+                yield count
 
-    def oldest_regions(self, links: Links, loader: PageLoader) -> NDArray[np.int64]:
-        """The partitions of the longest-waiting tuples that are not marked; marks them."""
-        found = np.empty(loader.most, np.int64)
+    def want(self, links: Links, found: FoundRows) -> bool:
+        """Choose the partitions of the longest-waiting tuples, and all codes that wait there."""
+        regions = np.empty(found.most, np.int64)
         count = page_kernels.oldest_regions(
-            links, self.chains.nodes, self._fences, loader.marks, found, _STEPS * loader.most
+            links, self.chains.nodes, self._fences, found.marks, regions, _STEPS * found.most
         )
-        return found[:count]
+        regions = regions[:count]
+        taken = page_kernels.wanted_codes(
+            self.chains,
+            self._bits,
+            regions,
+            found.ranges(regions),
+            found.found.codes,
+            found.found.ends,
+            found.on_pages,
+        )
+        found.marks[regions[taken:]] = 0
+        if count:
+            found.want(regions[:taken])
+        return count > 0
 
     def region(self, code: int) -> int:
         """The region whose buckets hold `code`. O(log regions)."""

@@ -20,8 +20,8 @@ from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
+from semistream.parts.look_ups import FoundRows
 from semistream.parts.output import Output
-from semistream.parts.page_set import PageLoader, PageSet
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.stream_table import StreamTable
 
@@ -34,10 +34,8 @@ class Observer(Protocol):
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """Waiting tuples matched these rows, key by key, once for each tuple."""
 
-    def offer_pages(
-        self, pages: PageSet, numbers: NDArray[np.int32], rows: NDArray[np.int32]
-    ) -> None:
-        """The same for rows of several pages."""
+    def offer_found(self, found: FoundRows) -> None:
+        """The same for rows that were found for waiting tuples."""
 
 
 class Prober:
@@ -69,18 +67,15 @@ class Prober:
                 master = partition.batch.take(pa.array(rows[begin:end]))
                 yield from self._join(slots[begin:end], master)
 
-    def probe_pages(self, pages: PageSet) -> Batches:
-        """Output r ⋈ H for all pages of a set; marks the tuples that matched."""
+    def probe_found(self, found: FoundRows) -> Batches:
+        """Output r ⋈ H for rows that were found; marks the tuples that matched."""
         output = self._output
-        slots, numbers, rows = output.slots, output.pages, output.rows
-        exact = self._shape.codec.exact
-        for count in self._table.page_pairs(pages, slots, numbers, rows, exact):
-            if self._observer is not None:
-                self._observer.offer_pages(pages, numbers[:count], rows[:count])
-            sizes = partial(pages.sizes, numbers[:count], rows[:count])
-            for begin, end in output.cuts(count, sizes):
-                master = pages.take(numbers[begin:end], rows[begin:end])
-                yield from self._join(slots[begin:end], master)
+        slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
+        for count in self._table.found_pairs(found, slots, rows, exact):
+            for begin, end in output.cuts(count, partial(found.sizes, rows[:count])):
+                yield from self._join(slots[begin:end], found.take(rows[begin:end]))
+        if self._observer is not None:
+            self._observer.offer_found(found)
 
     def finish(self, slots: NDArray[np.int32]) -> Batches:
         """Unlinked tuples are done: those that never matched go out as unmatched."""
@@ -194,18 +189,18 @@ class WaitingTuples:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
 
-    def probe_pages(self, pages: PageSet) -> Batches:
-        """Join several pages with all waiting tuples and let go of those they settle."""
-        yield from self._prober.probe_pages(pages)
-        yield from self._finish(self.table.remove_ranges(pages.partitions, *pages.ranges()))
+    def want(self, found: FoundRows) -> bool:
+        """Write down what the longest-waiting tuples look up next; False when none waits."""
+        return self.table.want(self.queue.links, found)
 
-    def oldest_partitions(self, loader: PageLoader) -> NDArray[np.int64]:
-        """The partitions of the longest-waiting tuples that are not marked; marks them."""
-        return self.table.oldest_regions(self.queue.links, loader)
+    def probe_found(self, found: FoundRows) -> Batches:
+        """Join found rows with the tuples that wait for them, which are then done."""
+        yield from self._prober.probe_found(found)
+        yield from self._finish(self.table.remove_codes(found.codes))
 
-    def is_left(self, pages: PageSet) -> bool:
-        """Whether the oldest tuple's partition is of the set: its rows then cross into another."""
-        return self.table.region(self.look_up()) in pages.partitions
+    def is_left(self, found: FoundRows) -> bool:
+        """Whether the oldest tuple is still there though its partition was looked up."""
+        return self.table.region(self.look_up()) in found.partitions
 
     def next_after(self, partition: Partition, wanted: int) -> int | None:
         """The code that will be oldest once the partition and `wanted` are settled, if known."""

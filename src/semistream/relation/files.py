@@ -53,6 +53,11 @@ class FileEntry(NamedTuple):
 class PageSource(Protocol):
     """A page file open for reading at any place."""
 
+    @property
+    def descriptor(self) -> int:
+        """The operating system's number for the open file; -1 if it has none."""
+        ...
+
     def read_into(self, memory: memoryview, position: int) -> int:
         """Fill memory from `position` on; how many bytes came, 0 at the end of the file."""
         ...

@@ -28,3 +28,5 @@ class Frame:
         """The memory, to read into."""
         self.buffer = pa.py_buffer(memory)
         """The memory, for Arrow to decode from."""
+        self.address: int = self.buffer.address
+        """The memory, for kernels."""

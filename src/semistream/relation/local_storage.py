@@ -128,15 +128,15 @@ class LocalSource:
     """A local file open for reading at any place; reading goes on when the file is unlinked."""
 
     def __init__(self, path: Path, direct: bool) -> None:
-        self._descriptor = _open(path, direct)
+        self.descriptor = _open(path, direct)
 
     def read_into(self, memory: memoryview, position: int) -> int:
         """Fill memory from `position` on; how many bytes came."""
-        return os.preadv(self._descriptor, [memory], position)
+        return os.preadv(self.descriptor, [memory], position)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def _make(path: Path) -> list[Path]:

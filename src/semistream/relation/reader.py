@@ -14,8 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, InternalError, OptionError
+from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.files import PageFiles, PageSource
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
@@ -48,13 +50,17 @@ class PageReader:
         self.bytes_read = 0
         self.reads = 0
         self._direct = io == "direct"
-        self._grain = ALIGNMENT if self._direct else 1
+        self.grain = ALIGNMENT if self._direct else 1
+        """What reads begin and end at multiples of."""
+        self.pages = PageList(index.offset, index.length, index.checksum)
+        """The pages, for kernels."""
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
         # Files in use survive their removal by a vacuum, so they are opened now.
         for number in np.unique(index.file)[:_MOST_OPEN].tolist():
             self._source(number)
+        self._descriptors = self._open_descriptors()
 
     @property
     def path(self) -> PurePath:
@@ -73,7 +79,7 @@ class PageReader:
 
     def frame_bytes(self, count: int) -> int:
         """Bytes a frame needs for any `count` consecutive pages; O(pages)."""
-        return self.index.frame_bytes(count, self._grain)
+        return self.index.frame_bytes(count, self.grain)
 
     def read(self, first: int, count: int, frame: Frame) -> list[pa.RecordBatch]:
         """Pages `first` to `first + count - 1`, each as a record batch.
@@ -117,29 +123,51 @@ class PageReader:
             place += self._size(begin, end)
         return batches
 
-    def scatter(self, runs: list[range], frame: Frame, place_bytes: int) -> list[int]:
-        """Read runs of pages from anywhere, each to a place of its own in the frame; check them.
+    def stretches(
+        self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.void]:
+        """What is to be read for numbered runs of pages, each to the beginning of a frame."""
+        if not self._one_stretch:
+            runs = zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True)
+            found = [(*piece, n) for a, b, n in runs for piece in self._stretches(a, b)]
+            table = np.array(found, np.int64).reshape(-1, 3)
+            firsts, stops, numbers = table[:, 0], table[:, 1], table[:, 2]
+        stretches = np.zeros(len(firsts), STRETCH)
+        stretches["first"], stretches["stop"], stretches["run"] = firsts, stops, numbers
+        offset, length, last = self.index.offset, self.index.length, stops - 1
+        position = offset[firsts] & -self.grain
+        stretches["position"] = position
+        stretches["wanted"] = offset[last] + length[last] - position
+        size = (stretches["wanted"] + self.grain - 1) & -self.grain
+        stretches["size"] = size
+        before = np.cumsum(size) - size
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        stretches["place"] = before - np.repeat(before[starts], np.diff([*starts, len(size)]))
+        stretches["descriptor"] = self._descriptors[self.index.file[firsts]]
+        return stretches
 
-        Returns where each page's message begins in the frame. It may run in another thread.
-        """
-        begins = []
-        for number, run in enumerate(runs):
-            place = number * place_bytes
-            for first, stop in self._stretches(run.start, run.stop):
-                base = place - self._base(first)
-                place += self._fill(frame, place, first, stop)
-                begins += [base + self._checked(page, base, frame) for page in range(first, stop)]
-                self.reads += 1
-            self.pages_read += len(run)
-        return begins
+    def fill(self, stretch: np.void, frame: Frame) -> int:
+        """Read a stretch to its place in the frame and check it; the bytes that were read."""
+        before, place = self.bytes_read, int(stretch["place"])
+        first, stop = int(stretch["first"]), int(stretch["stop"])
+        self._fill(frame, place, first, stop)
+        for page in range(first, stop):
+            self._check(page, place - self._base(first), frame)
+        read, self.bytes_read = self.bytes_read - before, before
+        return read
 
-    def _checked(self, page: int, base: int, frame: Frame) -> int:
-        """Where a page begins in its file, if what is in the frame from `base` on is the page."""
-        begin = self.index.offset.item(page)
-        message = frame.view[base + begin : base + begin + self.index.length.item(page)]
+    def count(self, reads: int, pages: int, read: int) -> None:
+        """Count reads that were done for stretches."""
+        self.reads += reads
+        self.pages_read += pages
+        self.bytes_read += read
+
+    def _check(self, page: int, base: int, frame: Frame) -> None:
+        """Raise unless what is in the frame from `base` on is, at its offset, the page."""
+        begin = base + self.index.offset.item(page)
+        message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
             raise self._corrupt(page, "its checksum is not the one that was written")
-        return int(begin)
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
@@ -148,7 +176,7 @@ class PageReader:
 
     def _base(self, first: int) -> int:
         """Where a read that begins with page `first` begins in the file."""
-        return int(self.index.offset.item(first)) & -self._grain
+        return int(self.index.offset.item(first)) & -self.grain
 
     def _end(self, stop: int) -> int:
         """Where the page before page `stop` ends in its file."""
@@ -172,7 +200,7 @@ class PageReader:
         filled = 0
         while filled < wanted:
             # After a short direct read the next one must begin at an aligned place again.
-            at = filled & -self._grain
+            at = filled & -self.grain
             try:
                 got = source.read_into(frame.view[place + at : place + size], base + at)
             except OSError as error:
@@ -184,6 +212,14 @@ class PageReader:
             self.bytes_read += at + got - filled
             filled = at + got
         return size
+
+    def _open_descriptors(self) -> NDArray[np.int64]:
+        """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
+        descriptors = np.full(len(self.files.names), -1, np.int64)
+        if len(np.unique(self.index.file)) <= _MOST_OPEN:
+            for number, source in self._open.items():
+                descriptors[number] = source.descriptor
+        return descriptors
 
     def _source(self, number: int) -> PageSource:
         """The open file of this number; the one longest unused makes room for it."""

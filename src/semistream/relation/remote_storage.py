@@ -219,6 +219,7 @@ class RemoteSource:
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
+        self.descriptor = -1
 
     def read_into(self, memory: memoryview, position: int) -> int:
         """Fill memory from `position` on, without a copy in between; how many bytes came."""
