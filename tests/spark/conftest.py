@@ -27,6 +27,10 @@ SETTINGS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session; tests leave it as they found it."""
     folder = tmp_path_factory.mktemp("warehouse")
+    # The README's code, which is a test too, leaves a session with other settings.
+    left = SparkSession.getActiveSession()
+    if left is not None:
+        left.stop()
     session = local_session(
         2, "1g", **SETTINGS, **{"spark.sql.warehouse.dir": str(folder / "warehouse")}
     )
