@@ -38,6 +38,11 @@ class JoinPlan:
         """Pinned partitions that stay as they are; those of a front stage are taken apart."""
         return 0 if self.admission == "pinned" else self.pinned_partitions
 
+    @property
+    def buffered_pages(self) -> int:
+        """Pages that the disk buffer holds at once; look-ups read partitions elsewhere."""
+        return 1 if self.look_ups else self.partition_pages
+
     def explain(self) -> str:
         """The sizes as text, one part a line."""
         sizes = [f"partition {self.partition_pages} pages"]

@@ -70,7 +70,7 @@ class Assembly:
         self.disk = DiskBuffer(
             master,
             shape,
-            plan.partition_pages,
+            plan.buffered_pages,
             io,
             budget.grant("disk buffer"),
             recorder,
@@ -124,10 +124,16 @@ class Assembly:
 
     def waiting(self) -> WaitingTuples:
         """Stream table and arrival queue; clustered when the master is in key order."""
-        table = self._table(self.disk.fences())
+        table = self._table(self._fences())
         queue = ArrivalQueue(self.plan.stream_slots, self.budget.grant("arrival queue"))
         self._share_memory(table, queue, arrival_queue.BYTES_PER_SLOT)
         return WaitingTuples(self.shape, table, queue, self.output, self.recorder, self.front)
+
+    def _fences(self) -> NDArray[np.int64]:
+        """The first code of each partition, when the master is in key order; else nothing."""
+        if self.master.layout != "key":
+            return np.empty(0, np.int64)
+        return self.master.pages.first[:: self.plan.partition_pages].copy()
 
     def recent_keys(self) -> RecentKeys | None:
         """The buffer by which a join without waiting tuples counts keys for its front stage."""
@@ -184,7 +190,7 @@ class Assembly:
             self.shape,
             self.output,
             self.recorder,
-            self.disk.partitions,
+            -(-self.master.page_count // self.plan.partition_pages),
             average_row,
         )
 

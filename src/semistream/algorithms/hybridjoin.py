@@ -69,7 +69,7 @@ class HybridJoin:
         yield from self.waiting.fill(self.stream)  # 3-6
         if not len(self.waiting):
             return
-        if self._look_ups is not None and self.waiting.look_up_position is None:
+        if self._look_ups is not None:
             yield from self._look_up_several(self._look_ups)
         else:
             yield from self._look_up()
@@ -83,11 +83,17 @@ class HybridJoin:
 
     def _look_up_several(self, look_ups: LookUps) -> Iterator[pa.RecordBatch]:
         found = look_ups.take(self.waiting)  # 7, 8
-        look_ups.begin(self.waiting)
         yield from self.waiting.probe_found(found)  # 9-15
         look_ups.done(found)
         if len(self.waiting) and self.waiting.is_left(found):
-            yield from self._look_up()
+            yield from self._look_up_alone()
+
+    def _look_up_alone(self) -> Iterator[pa.RecordBatch]:
+        """A key whose rows cross partitions, or are too many to be kept: page by page."""
+        wanted = self.waiting.look_up()
+        for page in self.disk.load(wanted):
+            yield from self.waiting.probe_key(page, wanted)
+        yield from self.waiting.settle(wanted)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""

@@ -36,8 +36,8 @@ _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
 """With room for fewer rows, a partition that is decoded as a whole is handled faster."""
-_LARGEST_LOOKED_UP = 512 << 10
-"""Two partitions of 256 KB: larger reads are hardly cheaper, and bring rows that nobody needs."""
+_LARGEST_LOOKED_UP = 272 << 10
+"""Larger reads are hardly cheaper, byte by byte, and bring rows that nobody needs."""
 _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
@@ -145,9 +145,7 @@ class Sizing:
 
     def _generous(self, memory: int) -> JoinPlan:
         fragment = max(self._least_fragment, memory // 32)
-        pages = self._partition_pages(memory, _LARGEST_LOOKED_UP)
-        while pages > 1 and not self._look_ups(memory, pages):
-            pages //= 2
+        pages = self._looked_up_pages(memory)
         if not self._look_ups(memory, pages):
             pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
@@ -161,6 +159,14 @@ class Sizing:
         while pages * 2 <= most and disk_bytes(self._master, pages * 2, 0) <= min(
             memory // 8, largest
         ):
+            pages *= 2
+        return pages
+
+    def _looked_up_pages(self, memory: int) -> int:
+        """As many pages as a tenth of the memory holds twice, up to what a disk reads well."""
+        pages, frame = 1, self._master.pages.frame_bytes
+        most = min(memory // 20, _LARGEST_LOOKED_UP)
+        while self._many and pages * 16 <= self._pages and frame(pages * 2) <= most:
             pages *= 2
         return pages
 
@@ -290,7 +296,7 @@ class Sizing:
         parts = {
             "index": self._master.index_bytes,
             "disk buffer": disk_bytes(
-                self._master, plan.partition_pages, plan.pinned_in_disk_buffer, plan.frames
+                self._master, plan.buffered_pages, plan.pinned_in_disk_buffer, plan.frames
             ),
             "stream buffer": plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW,
             "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),

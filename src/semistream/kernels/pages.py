@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from semistream.kernels.chains import MATCHED, NONE, Chains, bucket_of, region_of
 from semistream.kernels.compiling import kernel
 from semistream.kernels.copying import load_2, load_4, load_8
-from semistream.kernels.queue import OLDEST, Links
+from semistream.kernels.queue import Links
 from semistream.kernels.reading import PageList, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
@@ -148,15 +148,20 @@ def _first_row(field: Any, start: int, stop: int, code: int) -> int:
 
 
 @kernel
-def oldest_regions(
-    links: Links, nodes: Any, fences: Codes, marks: NDArray[np.uint8], out: Codes, most_steps: int
+def regions_from(
+    links: Links,
+    slot: int,
+    nodes: Any,
+    fences: Codes,
+    marks: NDArray[np.uint8],
+    out: Codes,
+    most_steps: int,
 ) -> int:
-    """The regions of the longest-waiting tuples, each once, oldest first; marks them.
+    """The regions of the tuple in `slot` and of newer ones, each once; marks them.
 
     Regions that are marked already are passed over. Looks at `most_steps` tuples at most.
     """
     found = 0
-    slot = links.ends[OLDEST]
     for _ in range(most_steps):
         if slot == NONE or found == len(out):
             break

@@ -3,14 +3,17 @@
 HYBRIDJOIN looks up one waiting tuple at a time. Handling a partition takes longer in Python than
 joining the few tuples that wait for it, so the partitions of several long-waiting tuples are
 read in one go, which is the same as reading them one after the other. Of each only the rows of
-waiting codes are kept, so that one partition is in memory at a time, however many are read.
+waiting codes are kept, so that few partitions are in memory at a time, however many are read.
 
     oldest codes ─► partitions ─► frame ─► found rows (being read)      found rows (being joined)
 """
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +38,8 @@ Codes = NDArray[np.int64]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _CODE_TYPES = (pa.int64(), pa.int32())
+_AT_ONCE = 2
+"""Sets that are read at the same time: a disk does more for two that ask."""
 _SMALLEST_ROW = 32
 _BYTES_PER_ROW = 8 + 8 + 4 + 4
 """Where a row begins; a code, its rows and its tuples: as many codes as rows."""
@@ -48,11 +53,11 @@ def usable(master: MasterTable, shape: JoinShape) -> bool:
 
 
 def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -> int:
-    """What look-ups take: a frame for a partition, twice the found rows, and marks."""
+    """What look-ups take: frames for partitions, found rows, and marks."""
     partitions = -(-len(master.pages) // partition_pages)
     page = len(master.stored_schema) * FIELD.itemsize + 8
     frame = master.pages.frame_bytes(partition_pages) + partition_pages * page
-    return frame + 2 * found_bytes + partitions
+    return _AT_ONCE * frame + (_AT_ONCE + 1) * found_bytes + partitions
 
 
 def _most_rows(found_bytes: int, most: int) -> tuple[int, int]:
@@ -174,6 +179,16 @@ class FoundRows:
         return LaidOut(self.block, self.found.starts[rows])
 
 
+class Desk:
+    """What a thread reads with: a frame for a partition, and the columns of its pages."""
+
+    def __init__(self, frame_bytes: int, partition_pages: int, columns: int) -> None:
+        """Empty."""
+        self.frame = Frame(frame_bytes)
+        self.fields: NDArray[np.void] = np.zeros((partition_pages, columns), FIELD)
+        self.page_rows: Codes = np.zeros(partition_pages, np.int64)
+
+
 class LookUps:
     """Finds rows, for the next codes in the background while those before are joined."""
 
@@ -190,48 +205,52 @@ class LookUps:
     ) -> None:
         """At most `most` partitions at a time."""
         grant.take(look_up_bytes(master, partition_pages, found_bytes))
-        marks = np.zeros(-(-len(master.pages) // partition_pages), np.uint8)
-        sizes = partition_pages, most, found_bytes
-        self._next, self._used = (FoundRows(master, shape, *sizes, marks) for _ in range(2))
-        self._marks = marks
+        self._marks = np.zeros(-(-len(master.pages) // partition_pages), np.uint8)
+        self._free = deque(
+            FoundRows(master, shape, partition_pages, most, found_bytes, self._marks)
+            for _ in range(_AT_ONCE + 1)
+        )
         self._reader: PageReader = master.reader(io)
-        self._frame = Frame(self._reader.frame_bytes(partition_pages))
-        stored, layout = master.stored_schema, self._next.block.layout
+        stored, layout = master.stored_schema, self._free[0].block.layout
         columns = np.array([stored.get_field_index(n) for n in layout.schema.names], np.int64)
         widths = np.array([column_width(field.type) for field in stored], np.int64)
         code = stored.get_field_index(shape.code_column)
         self._layout = Layout(widths, code, columns, layout.head, layout.flags)
-        self._fields = np.zeros((partition_pages, len(stored)), FIELD)
-        self._fields["place"][:, columns] = layout.places
-        self._page_rows = np.zeros(partition_pages, np.int64)
-        self._thread = ThreadPoolExecutor(1, "semistream-look-ups")
-        self._ahead: Future[None] | None = None
+        self._desks: SimpleQueue[Desk] = SimpleQueue()
+        for _ in range(_AT_ONCE):
+            size = self._reader.frame_bytes(partition_pages)
+            desk = Desk(size, partition_pages, len(stored))
+            desk.fields["place"][:, columns] = layout.places
+            self._desks.put(desk)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "semistream-look-ups")
+        self._one_reads = Lock()
+        self._ahead: deque[tuple[FoundRows, Future[None]]] = deque()
         self._recorder = recorder
 
     def take(self, waiting: Waiting) -> FoundRows:
-        """The rows that are being read ahead or, if none are, those wanted now."""
-        if self._ahead is None:
-            self.begin(waiting)
-        assert self._ahead is not None
-        ahead, self._ahead = self._ahead, None
+        """What was begun first; others are begun, to be read while it is joined."""
+        self._begin(waiting)
+        found, ahead = self._ahead.popleft()
         ahead.result()
-        self._next, self._used = self._used, self._next
-        self._count(self._used)
-        return self._used
-
-    def begin(self, waiting: Waiting) -> None:
-        """Begin to read what will be asked for next."""
-        if waiting.want(self._next):
-            self._ahead = self._thread.submit(self._read, self._next)
+        self._begin(waiting)
+        self._count(found)
+        return found
 
     def done(self, found: FoundRows) -> None:
         """The rows have been joined."""
         self._marks[found.partitions] = 0
+        self._free.append(found)
 
     def close(self) -> None:
-        """Close the files, after the read that may be under way."""
-        self._thread.shutdown()
+        """Close the files, after the reads that may be under way."""
+        self._threads.shutdown()
         self._reader.close()
+
+    def _begin(self, waiting: Waiting) -> None:
+        """Begin to read what will be asked for next, as much as can be read at once."""
+        while len(self._ahead) < _AT_ONCE and waiting.want(self._free[0]):
+            found = self._free.popleft()
+            self._ahead.append((found, self._threads.submit(self._read, found)))
 
     def _count(self, found: FoundRows) -> None:
         pages = int((found.read["stop"] - found.read["first"]).sum())
@@ -244,26 +263,38 @@ class LookUps:
 
     def _read(self, wanted: FoundRows) -> None:
         """Read the pages of all runs and keep the rows of the wanted codes."""
-        reader, found = self._reader, wanted.found
-        stretches = reader.stretches(*wanted.runs)
+        stretches = self._reader.stretches(*wanted.runs)
+        desk = self._desks.get()
+        try:
+            self._read_with(desk, stretches, wanted.found)
+        finally:
+            self._desks.put(desk)
+        wanted.read = stretches[: wanted.found.used[STRETCHES]]
+
+    def _read_with(self, desk: Desk, stretches: NDArray[np.void], found: Found) -> None:
         begin, is_read = 0, False
         while begin < len(stretches):
-            stopped = kernels.find_rows(
-                stretches,
-                begin,
-                is_read,
-                self._frame.address,
-                reader.grain,
-                reader.pages,
-                self._layout,
-                self._fields,
-                self._page_rows,
-                found,
-            )
+            stopped = self._find(stretches, begin, is_read, desk, found)
             if stopped < len(stretches):
                 if is_read and stopped == begin:
                     raise InternalError("A page was not understood. Please report this.")
                 # It knows what to do with files that are elsewhere, and what to say of broken ones.
-                found.used[BYTES] += reader.fill(stretches[stopped], self._frame)
+                with self._one_reads:
+                    found.used[BYTES] += self._reader.fill(stretches[stopped], desk.frame)
             begin, is_read = stopped, True
-        wanted.read = stretches[: found.used[STRETCHES]]
+
+    def _find(
+        self, stretches: NDArray[np.void], begin: int, is_read: bool, desk: Desk, found: Found
+    ) -> int:
+        return kernels.find_rows(
+            stretches,
+            begin,
+            is_read,
+            desk.frame.address,
+            self._reader.grain,
+            self._reader.pages,
+            self._layout,
+            desk.fields,
+            desk.page_rows,
+            found,
+        )

@@ -169,11 +169,11 @@ class StreamTable:
             if count:
                 yield count
 
-    def want(self, links: Links, found: FoundRows) -> bool:
-        """Choose the partitions of the longest-waiting tuples, and all codes that wait there."""
-        regions = np.empty(found.most, np.int64)
-        count = page_kernels.oldest_regions(
-            links, self.chains.nodes, self._fences, found.marks, regions, _STEPS * found.most
+    def want(self, links: Links, slot: int, most: int, found: FoundRows) -> bool:
+        """Choose the partitions of a tuple and newer ones, and all codes that wait there."""
+        regions = np.empty(most, np.int64)
+        count = page_kernels.regions_from(
+            links, slot, self.chains.nodes, self._fences, found.marks, regions, _STEPS * most
         )
         regions = regions[:count]
         taken = page_kernels.wanted_codes(

@@ -190,13 +190,24 @@ class WaitingTuples:
         yield from self._finish(settled)
 
     def want(self, found: FoundRows) -> bool:
-        """Write down what the longest-waiting tuples look up next; False when none waits."""
-        return self.table.want(self.queue.links, found)
+        """Write down what the longest-waiting tuples look up next; False when none waits.
+
+        Where load is shed, that is one tuple at a time, from `look_up_position` on.
+        """
+        position, queue = self.look_up_position, self.queue
+        slot = queue.oldest() if position is None else queue.near(position)
+        most = found.most if position is None else 1
+        return self.table.want(queue.links, slot, most, found)
 
     def probe_found(self, found: FoundRows) -> Batches:
         """Join found rows with the tuples that wait for them, which are then done."""
         yield from self._prober.probe_found(found)
         yield from self._finish(self.table.remove_codes(found.codes))
+
+    def probe_key(self, page: Partition, code: int) -> Batches:
+        """Join the rows of one code on a page with the tuples that wait for them."""
+        first, behind = (np.searchsorted(page.codes, code, side) for side in ("left", "right"))
+        yield from self._prober.probe(page, self.table.region(code), int(first), int(behind))
 
     def is_left(self, found: FoundRows) -> bool:
         """Whether the oldest tuple is still there though its partition was looked up."""
