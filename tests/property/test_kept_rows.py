@@ -209,7 +209,7 @@ class KeptMachine(RuleBasedStateMachine):
         assert self.budget.used == expected
         heap = self.kept.heap
         if isinstance(heap, RowArena):
-            held = heap._memory.nbytes
+            held = heap._block.memory.nbytes
         else:
             held = sum(segment.nbytes for segment in heap._segments.values())
         assert held <= self.heap_bytes, "the rows take more than their grant"

@@ -122,7 +122,7 @@ class ArenaMachine(RuleBasedStateMachine):
             return
         self.arena.check()
         assert self.budget.used == self.size + self.capacity * BYTES_PER_SLOT
-        assert self.arena._memory.nbytes <= self.size
+        assert self.arena._block.memory.nbytes <= self.size
         slots = np.array(sorted(self.model), np.int32)
         expected = [self.model[slot] for slot in slots.tolist()]
         assert self.arena.gather(slots).to_pylist() == expected

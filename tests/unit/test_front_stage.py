@@ -117,7 +117,7 @@ class TestSkew:
         budget = int(master.pages.length.sum()) // 10
         pages = {}
         for algorithm in ("hybridjoin", "chybridjoin"):
-            engine = ss.engine(algorithm, master, on="product_id", memory=budget)
+            engine = ss.engine(algorithm, master, on="product_id", memory=budget, partition_pages=1)
             keys = ZipfKeys(rows, 1.0, seed=1)
             halves: list[int] = []
 

@@ -184,7 +184,7 @@ class Engine:
         Only a stream's tuples show how wide they are, so a budget may still prove too small.
         """
         shape = JoinShape(schema, self._master, self._on, self._how, self._columns)
-        self._sized(shape, pa.RecordBatch.from_pylist([], schema))
+        self._sized(shape, pa.RecordBatch.from_pylist([], schema), self._options)
         return shape
 
     def metrics(self) -> Metrics:
@@ -326,7 +326,11 @@ class Engine:
                 f"The stream gave a {type(first).__name__}; it must give pyarrow.RecordBatch."
             )
         shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
-        self.plan = self._sized(shape, first)
+        options = self._options
+        if isinstance(batches, TimedArrivals) and "look_ups" in self._algorithm.needs.options:
+            # Whose turn it is depends on the time: one tuple is looked up, then time passes.
+            options = {**options, "look_ups": 0}
+        self.plan = self._sized(shape, first, options)
         return Assembly(
             self.plan,
             self._master,
@@ -337,17 +341,19 @@ class Engine:
             self._io,
         )
 
-    def _sized(self, shape: JoinShape, first: pa.RecordBatch) -> JoinPlan:
+    def _sized(
+        self, shape: JoinShape, first: pa.RecordBatch, options: Mapping[str, int | str]
+    ) -> JoinPlan:
         """The plan, with the master's filter if it is wanted and, unless asked for, fits."""
         memory, needs = self._budget.total, self._algorithm.needs
         if self._use_filter is not False and self._master.filter_bytes:
             sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
             try:
-                return sizing.plan(memory, self._options)
+                return sizing.plan(memory, options)
             except BudgetError:
                 if self._use_filter:
                     raise
-        return Sizing(needs, self._master, shape, first).plan(memory, self._options)
+        return Sizing(needs, self._master, shape, first).plan(memory, options)
 
     def _drive(self, algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
         stream = algorithm.stream

@@ -32,6 +32,7 @@ from semistream.relation import MasterTable
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
 _MOST_LOOK_UPS = 128
+_FOUND_SHARE = 40
 _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
@@ -44,6 +45,8 @@ _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
 MOST_ELASTIC_SHARE = 0.6
 """What an elastic front stage may take of the memory."""
+_MOST_SKETCH = 16
+"""Bytes per kept row that a sketch of frequencies takes at most."""
 _HEAP_SLACK = 1.5
 """Heap bytes per byte of waiting tuples: some of the heap is dead rows, some is spare."""
 
@@ -224,7 +227,10 @@ class Sizing:
         if plan.fragment_bytes == self._least_fragment:
             # Where memory is scarce, more than the paper's share would raise the least.
             share = min(share, self._needs.front_share)
-        rows = max(16, min(int(memory * share / row), self._master.row_count))
+        # What other parts need, and some room to wait, comes first.
+        room = memory - sum(self._parts(plan).values()) - memory // 8
+        rows = min(int(memory * share / row), int(room / (row + _MOST_SKETCH)))
+        rows = max(16, min(rows, self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
         return replace(
@@ -238,14 +244,14 @@ class Sizing:
 
     def _look_ups(self, memory: int, pages: int) -> int:
         """How many partitions to read at a time; 0 to read one and decode it."""
-        if not self._many or self._found_bytes(memory) < _FEWEST_FOUND * self._master_row:
+        if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
             return 0
         return min(_MOST_LOOK_UPS, self._pages // pages // 2)
 
     def _found_bytes(self, memory: int) -> int:
-        """Bytes for the rows of a set of look-ups; there are two sets."""
+        """Bytes for the rows of a set of look-ups."""
         least = 2 * self._master.widest_row + 64 * _MOST_LOOK_UPS
-        return max(least, min(memory // 40, _MOST_FOUND))
+        return max(least, min(memory // _FOUND_SHARE, _MOST_FOUND))
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)

@@ -256,7 +256,8 @@ class LookUps:
         pages = int((found.read["stop"] - found.read["first"]).sum())
         read, probes = (int(found.found.used[each]) for each in (BYTES, PROBES))
         self._reader.count(len(found.read), pages, read)
-        self._recorder.partitions_read += len(np.unique(found.read["run"]))
+        runs = np.count_nonzero(np.diff(found.read["run"], prepend=-1))
+        self._recorder.partitions_read += int(runs)
         self._recorder.pages_read += pages
         self._recorder.bytes_read += read
         self._recorder.probes += probes

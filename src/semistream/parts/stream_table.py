@@ -169,11 +169,11 @@ class StreamTable:
             if count:
                 yield count
 
-    def want(self, links: Links, slot: int, most: int, found: FoundRows) -> bool:
+    def want(self, links: Links, slot: int, found: FoundRows) -> bool:
         """Choose the partitions of a tuple and newer ones, and all codes that wait there."""
-        regions = np.empty(most, np.int64)
+        regions, steps = np.empty(found.most, np.int64), _STEPS * found.most
         count = page_kernels.regions_from(
-            links, slot, self.chains.nodes, self._fences, found.marks, regions, _STEPS * most
+            links, slot, self.chains.nodes, self._fences, found.marks, regions, steps
         )
         regions = regions[:count]
         taken = page_kernels.wanted_codes(

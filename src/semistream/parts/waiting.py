@@ -190,14 +190,8 @@ class WaitingTuples:
         yield from self._finish(settled)
 
     def want(self, found: FoundRows) -> bool:
-        """Write down what the longest-waiting tuples look up next; False when none waits.
-
-        Where load is shed, that is one tuple at a time, from `look_up_position` on.
-        """
-        position, queue = self.look_up_position, self.queue
-        slot = queue.oldest() if position is None else queue.near(position)
-        most = found.most if position is None else 1
-        return self.table.want(queue.links, slot, most, found)
+        """Write down what the longest-waiting tuples look up next; False when none waits."""
+        return self.table.want(self.queue.links, self.queue.oldest(), found)
 
     def probe_found(self, found: FoundRows) -> Batches:
         """Join found rows with the tuples that wait for them, which are then done."""
