@@ -102,6 +102,15 @@ ALGORITHMS: tuple[str, ...] = tuple(_BY_NAME)
 """The names that `engine` knows."""
 
 
+def needs_of(algorithm: str) -> Needs:
+    """What an algorithm asks of the budget; raises for a name that is not known."""
+    if algorithm not in _BY_NAME:
+        raise UnknownAlgorithmError(
+            f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}."
+        )
+    return _BY_NAME[algorithm].needs
+
+
 class Engine:
     """A semi-stream join without Spark. Made by `engine`."""
 
@@ -407,10 +416,7 @@ def engine(
             "reads one. Make an engine for each, with master.shard(i), or join on Spark with "
             "ss.join."
         )
-    if algorithm not in _BY_NAME:
-        raise UnknownAlgorithmError(
-            f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}."
-        )
+    needs_of(algorithm)
     if how not in ("inner", "left"):
         raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
     if io not in IO_MODES:
