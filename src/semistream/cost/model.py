@@ -75,10 +75,11 @@ class CostModel:
         self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None
     ) -> Prediction:
         """The plan for a budget, and what it will do; `options` fix some of its sizes."""
-        return self.predict(self.sizing(algorithm).plan(memory, options or {}))
+        options = options or {}
+        return self.predict(self.sizing(algorithm).plan(memory, options), options)
 
-    def predict(self, plan: JoinPlan) -> Prediction:
-        """What a plan will do."""
+    def predict(self, plan: JoinPlan, options: Mapping[str, Any] | None = None) -> Prediction:
+        """What a plan will do; `options` are those that it was made with."""
         needs = needs_of(plan.algorithm)
         front = self._front(plan, arrival_queue.BYTES_PER_SLOT if needs.queue else 0)
         if not needs.waiting:
@@ -87,7 +88,9 @@ class CostModel:
             operations, waiting = self._queue(plan, front)
         else:
             operations, waiting = self._scan(plan, front)
-        return Prediction(plan, operations, self.factors, front.hits, waiting)
+        made_with = dict(options or {})
+        shrinks = front.rows < 0.9 * plan.front_rows
+        return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, shrinks)
 
     def _front(self, plan: JoinPlan, queue_bytes: int) -> _Front:
         """The front stage once memory has moved to where it pays."""
@@ -161,8 +164,11 @@ class CostModel:
         missed, pinned = 1 - front.hits, plan.pinned_partitions
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
         shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
-        if not missed or not len(shares.of_one):
+        if not missed:
             state = SteadyState(0.0, 0.0, 0.0)
+        elif not len(shares.of_one):
+            # Everything is pinned: a step settles all that has come.
+            return self._all_pinned(plan)
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
             state = steady_state(entering, front.slots, max(plan.look_ups, 1), at_once)
@@ -177,6 +183,15 @@ class CostModel:
             iterations=reads / max(plan.look_ups, 1),
         )
         return operations, state.waiting
+
+    def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
+        """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""
+        operations = Operations(
+            probes=self.master.row_count / plan.stream_slots,
+            **self._tuples(plan, 1.0),
+            iterations=1 / plan.stream_slots,
+        )
+        return operations, plan.stream_slots / 2
 
     def _top(self, plan: JoinPlan, front: _Front) -> int:
         """The most frequent keys that never reach the disk; pinned ones are left out elsewhere."""

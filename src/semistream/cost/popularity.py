@@ -19,7 +19,7 @@ from semistream.relation import MasterTable
 
 Floats = NDArray[np.float64]
 
-_PLACED = 1 << 16
+_PLACED = 1 << 14
 _SEED = 20
 _MOST_CLASSES = 2048
 _ROUNDS = 40

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from semistream.cost.factors import CostFactors
 from semistream.cost.pricing import priced_parts, priced_seconds
@@ -40,6 +42,10 @@ class Prediction:
     """The share of stream tuples that the front stage answers."""
     waiting: float
     """Stream tuples that wait at a time."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the plan was made with."""
+    shrinks: bool = False
+    """Whether the front stage will give up memory that does not pay there."""
 
     @property
     def rate(self) -> float:

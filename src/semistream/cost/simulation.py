@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from semistream.cost.popularity import Floats, Shares
 from semistream.kernels.compiling import kernel
 
-_SLOTS = 4096
+_SLOTS = 2048
 _ALONE = 64
 """So many of the heaviest partitions are played as they are."""
-_FILLINGS = 120
+_FILLINGS = 100
 _SEED = 20
 
 
