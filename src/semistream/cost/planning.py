@@ -65,10 +65,10 @@ def plan(
     sample = _sample(stream, master)
     shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
     known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
-    found, told = _skew(skew, sample, shape, master)
+    found, told = resolved_skew(skew, sample, shape, master)
     tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
     ranked = _ranked(tuner, algorithm, memory, rate)
-    return _explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
+    return explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
 
 
 def _ranked(
@@ -90,9 +90,15 @@ def _ranked(
     return ranked
 
 
-def _explained(tuner: Tuner, ranked: list[Prediction], basis: tuple[str, ...]) -> JoinPlan:
+def explained(
+    tuner: Tuner,
+    ranked: list[Prediction],
+    basis: tuple[str, ...],
+    curve: tuple[float, ...] = _CURVE,
+) -> JoinPlan:
+    """The first of the plans with what is expected of it; `curve` are multiples of its memory."""
     best = ranked[0]
-    sizes = [int(best.plan.memory * factor) for factor in _CURVE]
+    sizes = [int(best.plan.memory * factor) for factor in curve]
     expected = Expectation(
         rate=best.rate,
         io_per_tuple=best.io_per_tuple,
@@ -106,7 +112,7 @@ def _explained(tuner: Tuner, ranked: list[Prediction], basis: tuple[str, ...]) -
     return replace(best.plan, options=dict(best.options), expected=expected)
 
 
-def _skew(
+def resolved_skew(
     given: float | Skew | SkewEstimate | None,
     sample: pa.RecordBatch,
     shape: JoinShape,

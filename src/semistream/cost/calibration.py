@@ -1,0 +1,182 @@
+"""Calibration: the cost factors of this machine, measured in under a minute.
+
+Reads are measured by themselves, by size, in a row and at random. What the rest costs is found from
+whole joins: a dozen short runs that differ in what they do most of, each counted and timed, and the
+factors that explain the times best. So a factor includes what goes with its operation in this
+engine, and what a read costs that another thread does meanwhile is not counted twice.
+
+An append and its delete always come together, so each gets half of what both cost.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.algorithms.engine import engine
+from semistream.cost.factors import CostFactors, factors_path, shipped_factors
+from semistream.cost.read_costs import ReadCost, read_costs
+from semistream.metrics import Metrics
+from semistream.relation import MasterTable
+from semistream.workload import ZipfKeys, products, sales
+from semistream.workload.zipf import scattered
+
+Floats = NDArray[np.float64]
+
+_ROWS, _SEED = 100_000, 20
+_MEMORY = 1 << 20
+_REPEAT = 3
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "partitions_read": ("partition_read",),
+    "sequential_reads": ("sequential_read",),
+    "bytes_read": ("byte_read",),
+    "index_pages_read": ("index_page_read",),
+    "probes": ("probe",),
+    "front_probes": ("front_probe",),
+    "appends": ("append", "delete"),
+    "outputs": ("output", "stream_read"),
+    "iterations": ("iteration",),
+}
+"""Counters that the runs tell apart, and the factors that share what each of them costs."""
+
+Run = tuple[str, str, float, int, dict[str, Any]]
+_RUNS: tuple[Run, ...] = (
+    ("meshjoin", "key", 0.0, 60_000, {"partition_pages": 1}),
+    ("meshjoin", "key", 0.0, 200_000, {"partition_pages": 4}),
+    ("rmeshjoin", "given", 1.0, 150_000, {"partition_pages": 3}),
+    ("hybridjoin", "key", 0.0, 150_000, {"look_ups": 0, "partition_pages": 1}),
+    ("hybridjoin", "key", 1.0, 250_000, {"look_ups": 0, "partition_pages": 4}),
+    ("hybridjoin", "key", 0.5, 200_000, {"look_ups": 4, "partition_pages": 1}),
+    ("hybridjoin", "given", 0.5, 150_000, {"partition_pages": 2}),
+    ("xhybridjoin", "given", 1.0, 200_000, {"partition_pages": 1, "pinned_partitions": 4}),
+    ("oxhybridjoin", "given", 1.0, 300_000, {"partition_pages": 2, "pinned_partitions": 3}),
+    ("chybridjoin", "key", 1.0, 300_000, {"front_percent": 25}),
+    ("cmeshjoin", "key", 1.2, 300_000, {"partition_pages": 4, "front_percent": 25}),
+    ("inlj", "key", 0.0, 4_000, {}),
+    ("inlj", "given", 1.0, 4_000, {}),
+)
+"""Algorithm, layout, exponent, tuples and sizes."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Cost factors as measured, how much they varied, and the reads by size."""
+
+    io: str
+    factors: CostFactors
+    spread: dict[str, float]
+    """The standard deviation of each factor over the repetitions, as a part of it."""
+    reads: tuple[ReadCost, ...]
+    unexplained: float
+    """How far the factors miss the runs they were found from, on average."""
+    seconds: float
+
+    def save(self, path: Path | None = None) -> Path:
+        """Keep the factors for this user, where `known_factors` finds them."""
+        path = path or factors_path(self.io)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        at = time.strftime("%Y-%m-%d")
+        content = {
+            "source": f"measured on {platform.node()} ({platform.machine()}, {self.io}) on {at}",
+            "factors": asdict(self.factors),
+            "spread": self.spread,
+            "unexplained": self.unexplained,
+            "reads": [asdict(read) for read in self.reads],
+        }
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        return path
+
+
+def calibrate(
+    io: str, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
+) -> Calibration:
+    """Measure the factors; `folder` is on the disk that is meant, by default a temporary one."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-") as name:
+        masters = _masters(Path(name))
+        progress("reads")
+        reads = tuple(read_costs(masters["key"]))
+        rounds = []
+        for number in range(_REPEAT + 1):
+            progress(f"joins, round {number} of {_REPEAT}")
+            measured = [_measured(masters, run, io) for run in _RUNS]
+            # The first round compiles and warms up.
+            rounds += [measured] if number else []
+    found = [_factors(measured)[0] for measured in rounds]
+    together, unexplained = _factors([line for measured in rounds for line in measured])
+    spread = {
+        name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
+        for name, value in asdict(together).items()
+    }
+    seconds = time.perf_counter() - started
+    return Calibration(io, together, spread, reads, unexplained, seconds)
+
+
+def _masters(folder: Path) -> dict[str, MasterTable]:
+    table = products(_ROWS, seed=_SEED)
+    by_rank = table.take(pa.array(scattered(np.arange(_ROWS), _ROWS, _SEED)))
+    options: dict[str, Any] = {"key": "product_id", "page_bytes": 32768}
+    return {
+        "key": MasterTable.from_arrow(table, folder / "key", **options),
+        "given": MasterTable.from_arrow(by_rank, folder / "given", layout="given", **options),
+    }
+
+
+def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
+    """One run, counted and timed; its stream is made before."""
+    algorithm, layout, exponent, tuples, options = run
+    batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=20_000))
+    some = engine(algorithm, masters[layout], on="product_id", memory=_MEMORY, io=io, **options)
+    _exhaust(some.run(batches))
+    some.close()
+    return some.metrics()
+
+
+def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in batches:
+        pass
+
+
+def _factors(measured: list[Metrics]) -> tuple[CostFactors, float]:
+    """The factors that explain the seconds best, and by how much they miss on average."""
+    counts = np.array([[getattr(m, name) for name in _COLUMNS] for m in measured], np.float64)
+    # A read in a row is not one from anywhere.
+    counts[:, 0] -= counts[:, 1]
+    seconds = np.array([m.seconds for m in measured])
+    prices = least_squares(counts / seconds[:, None], np.ones(len(seconds)))
+    missed = float(np.abs(counts @ prices / seconds - 1).mean())
+    shared = {
+        factor: float(price) / len(factors)
+        for factors, price in zip(_COLUMNS.values(), prices, strict=True)
+        for factor in factors
+    }
+    return replace(shipped_factors().factors, page_read=0.0, **shared), missed
+
+
+def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:
+    """X >= 0 that makes matrix · x closest to `wanted`, by one coordinate after the other.
+
+    >>> least_squares(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([2.0, 1.0])).round(3).tolist()
+    [1.5, 0.0]
+    """
+    scale = np.sqrt((matrix**2).sum(axis=0))
+    scale[scale == 0] = 1.0
+    matrix = matrix / scale
+    products_, aims = matrix.T @ matrix, matrix.T @ wanted
+    x = np.zeros(matrix.shape[1])
+    for _ in range(rounds // len(x)):
+        for i in range(len(x)):
+            if products_[i, i]:
+                x[i] = max(0.0, x[i] + (aims[i] - products_[i] @ x) / products_[i, i])
+    found: Floats = x / scale
+    return found
