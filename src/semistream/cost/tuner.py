@@ -45,7 +45,7 @@ class Tuner:
         """The plan of an algorithm with the highest rate for so much memory."""
         least = {"front_percent": _FRONT_PERCENTS[0]} if needs_of(algorithm).front_share else {}
         options = least | self._fixed
-        found = self._tried(algorithm, memory, options)
+        found = self.tried(algorithm, memory, options)
         if found is None:
             # Its error says what the least is.
             return self.model.planned(algorithm, memory, options)
@@ -165,7 +165,7 @@ class Tuner:
                 # As many pages stay pinned as before.
                 pages = now.pinned_partitions * now.partition_pages
                 changed["pinned_partitions"] = max(1, round(pages / value))
-            found = self._tried(algorithm, memory, changed)
+            found = self.tried(algorithm, memory, changed)
             if found is not None and _may_replace(found, best, name) and found.rate > best.rate:
                 best, options = found, changed
         return best, options
@@ -189,7 +189,8 @@ class Tuner:
             values += [values[-1] * 3 // 2, values[-1] * 2] if values[-1] > 1 else [2]
         return values
 
-    def _tried(self, algorithm: str, memory: int, options: Options) -> Prediction | None:
+    def tried(self, algorithm: str, memory: int, options: Options) -> Prediction | None:
+        """What these sizes give; None if they do not fit."""
         known = {k: v for k, v in options.items() if k in needs_of(algorithm).options}
         key = (algorithm, memory, *sorted(known.items()))
         if key not in self._known:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.cost.empirical import steady_run
 from semistream.cost.prediction import Operations
-from semistream.metrics import Metrics
 from semistream.workload import ZipfKeys, products, sales
 from semistream.workload.zipf import scattered
 
@@ -54,21 +53,4 @@ def _stream(exponent: float, tuples: int, batch_rows: int = 20_000) -> Iterator[
 
 
 def _counted(engine: ss.Engine, batches: Iterator[pa.RecordBatch], warm: int) -> Operations:
-    """Operations per stream tuple from batch number `warm` to the last arrival."""
-    seen: list[Metrics] = []
-
-    def feed() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(batches):
-            if number == warm:
-                seen.append(engine.metrics())
-            yield batch
-        seen.append(engine.metrics())
-
-    run = engine.run(feed())
-    for _ in run:
-        if len(seen) == 2:
-            break
-    before, after = seen
-    tuples = after.arrived - before.arrived
-    names = [field.name for field in fields(Operations)]
-    return Operations(**{n: (getattr(after, n) - getattr(before, n)) / tuples for n in names})
+    return steady_run(engine, batches, warm)[0]

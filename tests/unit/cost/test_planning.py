@@ -51,7 +51,7 @@ def test_no_point_of_a_grid_is_better_than_what_is_tuned(
     memory = int(masters[layout].pages.length.sum() * 0.2)
     best = some.best(algorithm, memory)
     for values in product(*grid.values()):
-        found = some._tried(algorithm, memory, dict(zip(grid, values, strict=True)))
+        found = some.tried(algorithm, memory, dict(zip(grid, values, strict=True)))
         if found is not None and not found.shrinks:
             assert found.rate <= best.rate * 1.02, found.options
 
