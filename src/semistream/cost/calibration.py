@@ -5,7 +5,8 @@ whole joins: a dozen short runs that differ in what they do most of, each counte
 factors that explain the times best. So a factor includes what goes with its operation in this
 engine, and what a read costs that another thread does meanwhile is not counted twice.
 
-An append and its delete always come together, so each gets half of what both cost.
+Probes, appends, deletes and outputs come together in every run: they are measured as one, and keep
+the proportions of the shipped factors.
 """
 
 from __future__ import annotations
@@ -37,18 +38,21 @@ _ROWS, _SEED = 100_000, 20
 _REPEAT = 3
 _PULL = 0.02
 """How much a factor as it is shipped weighs against a run that is explained."""
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "partitions_read": ("partition_read",),
-    "sequential_reads": ("sequential_read",),
-    "bytes_read": ("byte_read",),
-    "index_pages_read": ("index_page_read",),
+_READS: dict[str, str] = {
+    "partitions_read": "partition_read",
+    "sequential_reads": "sequential_read",
+    "bytes_read": "byte_read",
+    "index_pages_read": "index_page_read",
+    "iterations": "iteration",
+}
+"""Counters that the runs tell apart, and their factors."""
+_TUPLES: dict[str, tuple[str, ...]] = {
     "probes": ("probe",),
     "front_probes": ("front_probe",),
     "appends": ("append", "delete"),
     "outputs": ("output", "stream_read"),
-    "iterations": ("iteration",),
 }
-"""Counters that the runs tell apart, and the factors that share what each of them costs."""
+"""What is done for single tuples goes together: it is measured as one, and shared as shipped."""
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
@@ -155,27 +159,24 @@ def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
 
 def _factors(measured: list[Metrics]) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
-    counts = np.array([[getattr(m, name) for name in _COLUMNS] for m in measured], np.float64)
+    shipped = asdict(shipped_factors().factors)
+    counts = np.array([[getattr(m, name) for name in _READS] for m in measured], np.float64)
     # A read in a row is not one from anywhere.
     counts[:, 0] -= counts[:, 1]
+    shares = {name: sum(shipped[f] for f in factors) for name, factors in _TUPLES.items()}
+    per_tuple = [sum(getattr(m, name) * price for name, price in shares.items()) for m in measured]
+    counts = np.column_stack([counts, per_tuple])
     seconds = np.array([m.seconds for m in measured])
-    usual = _usual_prices()
+    usual = np.array([*(shipped[factor] for factor in _READS.values()), 1.0])
     # Where the runs do not tell two prices apart, they stay as they usually are to each other.
     pulled = np.vstack([counts / seconds[:, None], np.diag(_PULL / usual)])
     wanted = np.concatenate([np.ones(len(seconds)), np.full(len(usual), _PULL)])
     prices = least_squares(pulled, wanted)
     missed = float(np.abs(counts @ prices / seconds - 1).mean())
-    shared = {
-        factor: float(price) / len(factors)
-        for factors, price in zip(_COLUMNS.values(), prices, strict=True)
-        for factor in factors
-    }
-    return replace(shipped_factors().factors, page_read=0.0, **shared), missed
-
-
-def _usual_prices() -> Floats:
-    shipped = asdict(shipped_factors().factors)
-    return np.array([sum(shipped[name] for name in names) for names in _COLUMNS.values()])
+    found = {factor: float(price) for factor, price in zip(_READS.values(), prices, strict=False)}
+    for factor in (factor for factors in _TUPLES.values() for factor in factors):
+        found[factor] = float(shipped[factor] * prices[-1])
+    return replace(shipped_factors().factors, page_read=0.0, **found), missed
 
 
 def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:
