@@ -88,6 +88,7 @@ class DiskBuffer:
         self._reader = master.reader(io)
         self._locator = master.locator(io)
         self._bytes_counted = self._index_pages_counted = 0
+        self._read_until = -1
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = _frame_bytes(master.pages, partition_pages)
         # Several pages are copied together when decoded: the copy stands for a frame.
@@ -162,6 +163,8 @@ class DiskBuffer:
         pages = self._reader.decode(first, count, self._fetched(number))
         recorder = self._recorder
         recorder.partitions_read += 1
+        recorder.sequential_reads += first == self._read_until
+        self._read_until = first + count
         recorder.pages_read += count
         recorder.bytes_read += self._reader.bytes_read - self._bytes_counted
         self._bytes_counted = self._reader.bytes_read
