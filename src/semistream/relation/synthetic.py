@@ -30,7 +30,7 @@ from semistream.relation.page_file import rows_per_page
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, PageReader
 
-__all__ = ["KeyRule", "SyntheticMaster"]
+__all__ = ["KeyRule", "SyntheticMaster", "synthetic_schema"]
 
 KeyRule: TypeAlias = Callable[[Codes], Codes]
 """From row numbers to keys, which never fall from one row to the next."""
@@ -38,6 +38,16 @@ KeyRule: TypeAlias = Callable[[Codes], Codes]
 KEY = "key"
 _KEY_BYTES = 8
 _MAGIC_BYTES = 8
+
+
+def synthetic_schema(row_bytes: int, payload: str = "payload") -> pa.Schema:
+    """The columns of a synthetic relation."""
+    return pa.schema(
+        [
+            pa.field(KEY, pa.int64(), nullable=False),
+            pa.field(payload, pa.binary(row_bytes - _KEY_BYTES), nullable=False),
+        ]
+    )
 
 
 def _row_number(rows: Codes) -> Codes:
@@ -53,7 +63,7 @@ class SyntheticMaster(MasterTable):
     Example:
         >>> master = SyntheticMaster(100_000_000)
         >>> master.row_count, master.page_count, master.index_bytes
-        (100000000, 183824, 0)
+        (100000000, 184163, 0)
     """
 
     def __init__(
@@ -71,12 +81,7 @@ class SyntheticMaster(MasterTable):
             )
         self._made = (rows, row_bytes, page_bytes, keys, payload)
         self._keys = keys
-        schema = pa.schema(
-            [
-                pa.field(KEY, pa.int64(), nullable=False),
-                pa.field(payload, pa.binary(row_bytes - _KEY_BYTES), nullable=False),
-            ]
-        )
+        schema = synthetic_schema(row_bytes, payload)
         self._pages = _page_index(rows, page_bytes, schema, keys)
         self._open_as(
             LocalStorage(Path("synthetic")),

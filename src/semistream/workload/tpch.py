@@ -1,8 +1,8 @@
 """TPC-H customers as master data and orders as the stream.
 
-`tpchgen-cli` (on PyPI, in the extra `reproduce`) generates both at any scale factor. Its order keys are
-uniform, and a third of the customers never order; to have skew, each order's customer is drawn
-anew by a Zipf law over all customers, hot ones scattered.
+`tpchgen-cli` (on PyPI, in the extra `reproduce`) generates both at any scale factor. Its order
+keys are uniform, and a third of the customers never order; to have skew, each order's customer is
+drawn anew by a Zipf law over all customers, hot ones scattered.
 """
 
 from __future__ import annotations

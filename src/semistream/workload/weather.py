@@ -48,16 +48,19 @@ class StationKeys:
     """Longitudes of reports: places that report often come often. O(n) per call.
 
     How skewed real reports are depends on the month; the exponent is of the Zipf law over the
-    longitudes, which are scattered, since neighbours need not report alike.
+    longitudes, which are scattered, since neighbours need not report alike. `places` is how many
+    longitudes there are.
     """
 
-    def __init__(self, seed: int, exponent: float = _STATION_SKEW) -> None:
-        self._keys = ZipfKeys(LONGITUDES, exponent, seed)
+    def __init__(
+        self, seed: int, exponent: float = _STATION_SKEW, places: int = LONGITUDES
+    ) -> None:
+        self._keys = ZipfKeys(places, exponent, seed)
 
     def longitudes(self, n: int) -> Ints:
         """The longitudes of the next n reports."""
         # One world: the seed draws reports, but the places are always the same.
-        return scattered(self._keys.ranks(n), LONGITUDES, seed=0)
+        return scattered(self._keys.ranks(n), self._keys.domain, seed=0)
 
 
 def weather_reports(
