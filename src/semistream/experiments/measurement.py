@@ -14,7 +14,8 @@ __all__ = ["Progress", "measurement"]
 _WARM_WINDOWS: Final = 3.0
 _MEASURED_WINDOWS: Final = 2.0
 _LOOK_UPS: Final = 1_000
-_RECENT_TURNS: Final = 6
+_RECENT_TURNS: Final = 1
+_SLOW_TUPLES: Final = 1_000
 _TIMELINE: Final = 24
 _MOST_BATCH: Final = 65536
 _COUNTERS: Final = [
@@ -47,6 +48,9 @@ class Progress:
         """A window is as many tuples as can wait; a front stage answers some besides."""
         window = plan.stream_slots or (_LOOK_UPS if not plan.front_rows else 0)
         window = window or max(_LOOK_UPS, plan.recent_codes * _RECENT_TURNS)
+        if setting.arrival_rate and not setting.shedding:
+            # A stream that can be kept up with fills no window.
+            window = _SLOW_TUPLES
         stretch = 2.0 if plan.front_rows else 1.0
         warm_windows = _WARM_WINDOWS if plan.stream_slots or plan.front_rows else 0.0
         self.warm_up = int(window * warm_windows * stretch) if warm else 0

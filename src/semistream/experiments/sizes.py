@@ -59,7 +59,8 @@ def _options(setting: Setting) -> Options:
     if name in ("hybridjoin", "chybridjoin"):
         options["look_ups"] = 0
     if setting.pinned_rows and "xhybrid" in name:
-        options["pinned_partitions"] = max(1, round(setting.pinned_rows / per_page / pages))
+        pinned = setting.pinned_rows * setting.factor / per_page / pages
+        options["pinned_partitions"] = max(1, round(pinned))
     if name in ("cinlj", "cmeshjoin", "chybridjoin"):
         options["front_percent"] = setting.front_percent
         if setting.threshold:
@@ -70,6 +71,9 @@ def _options(setting: Setting) -> Options:
 def _paper_plan(setting: Setting, options: Options) -> JoinPlan:
     # Pages of another size would change nothing but the time that it takes to count them.
     whole = master_of(replace(setting, factor=1.0), setting.page_bytes)
+    if "pinned_partitions" in options:
+        paper = _options(replace(setting, factor=1.0))["pinned_partitions"]
+        options = {**options, "pinned_partitions": paper}
     sample = tuples_of(setting).batch(_SAMPLE)
     there = engine(setting.algorithm, whole, on="key", memory=setting.memory, **options)
     return there.planned(sample)
