@@ -72,6 +72,7 @@ class JoinPlan:
     front_heap_bytes: int = 0
     front_most_rows: int = 0
     admission: str = ""
+    threshold: int = 0
     recent_codes: int = 0
     look_ups: int = 0
     parts: dict[str, int] = field(default_factory=dict)

@@ -198,7 +198,7 @@ class Assembly:
             return BalanceRule(tuple_bytes, average_row + kept_rows.BYTES_PER_ROW)
         if plan.admission == "tinylfu":
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
-        return PaperRule()
+        return PaperRule(plan.threshold, moves=False) if plan.threshold else PaperRule()
 
     def _table(self, fences: NDArray[np.int64]) -> StreamTable:
         return StreamTable(
@@ -242,7 +242,8 @@ class WithFrontStage(Generic[_Join_co]):
     @property
     def needs(self) -> Needs:
         """The algorithm's, and the paper's share of memory for the front stage."""
-        options = (*self.algorithm.needs.options, "admission", "front_percent")
+        front = ("admission", "front_percent", "front_rows", "threshold")
+        options = (*self.algorithm.needs.options, *front)
         return replace(
             self.algorithm.needs,
             algorithm=self.name,

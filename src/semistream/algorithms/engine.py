@@ -205,6 +205,11 @@ class Engine:
         self._sized(shape, pa.RecordBatch.from_pylist([], schema))
         return shape
 
+    def planned(self, first: pa.RecordBatch) -> JoinPlan:
+        """The sizes with which a stream that begins so would be joined; nothing is opened."""
+        shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
+        return self._sized(shape, first)
+
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
         name = self._algorithm.needs.algorithm
@@ -420,9 +425,10 @@ def engine(
     master's columns. Sizes can be fixed with `partition_pages`, `stream_slots`, `chunk_tuples`
     (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups` (partitions that
     HYBRIDJOIN reads at a time; 0 for one, decoded as a whole); `admission` chooses the front
-    stage's rule, one of "paper", "balance" and "tinylfu", and `front_percent` how much of the
-    memory it may have. The master's membership filter, if it has one, is used when it fits the
-    budget; `use_filter` True insists on it, False goes without.
+    stage's rule, one of "paper", "balance" and "tinylfu", `front_percent` how much of the memory
+    it may have or `front_rows` how many rows, and `threshold` holds the paper's threshold where it
+    is. The master's membership filter, if it has one, is used when it fits the budget;
+    `use_filter` True insists on it, False goes without.
     """
     if not isinstance(master, MasterTable):
         raise OptionError(

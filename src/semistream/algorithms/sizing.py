@@ -222,7 +222,8 @@ class Sizing:
         if plan.fragment_bytes == self._least_fragment:
             # Where memory is scarce, more than the paper's share would raise the least.
             share = min(share, self._needs.front_share)
-        rows = max(16, min(int(memory * share / row), self._master.row_count))
+        rows = options.get("front_rows", int(memory * share / row))
+        rows = max(16, min(rows, self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
         return replace(
@@ -231,6 +232,7 @@ class Sizing:
             front_heap_bytes=int(rows * heap_row),
             front_most_rows=max(most, rows),
             admission=admission,
+            threshold=options.get("threshold", 0),
             recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
         )
 

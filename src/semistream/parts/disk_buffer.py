@@ -153,7 +153,7 @@ class DiskBuffer:
 
     def read_ahead(self, number: int) -> None:
         """Begin to read the partition that will certainly be read next, in the background."""
-        if self._ahead is None and number >= len(self.pinned):
+        if self._ahead is None and self._reader.waits and number >= len(self.pinned):
             frame, (first, count) = next(self._frames), self._page_range(number)
             future = self._thread.submit(self._reader.fetch, first, count, frame)
             self._ahead = number, frame, future
