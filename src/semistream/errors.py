@@ -23,6 +23,7 @@ __all__ = [
     "OptionError",
     "PipelineFileError",
     "PipelineStateError",
+    "RateError",
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
@@ -39,6 +40,10 @@ class SemistreamError(Exception):
 
 class BudgetError(SemistreamError):
     """The memory budget is below the minimum, or a tuple is larger than its part can hold."""
+
+
+class RateError(SemistreamError):
+    """No memory, or not the memory given, reaches the rate that was asked for."""
 
 
 class KeyColumnError(SemistreamError):

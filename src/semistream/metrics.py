@@ -76,19 +76,22 @@ class Metrics:
     outputs: int
     iterations: int
     partitions_read: int
+    sequential_reads: int
+    """Those of `partitions_read` that began where the one before had ended."""
     pages_read: int
     bytes_read: int
     index_pages_read: int
     probes: int
+    front_probes: int
     appends: int
     deletes: int
     matches: int
     front_hits: int
     filtered: int
+    """Those of `unmatched` that the membership filter kept from waiting."""
     stream_reads: int
     shed: int
     returned: int
-    """Those of `unmatched` that the membership filter kept from waiting."""
     seconds: float
     processing_time: Durations
     waiting_time: Durations
@@ -128,10 +131,12 @@ class Recorder:
     outputs: int = 0
     iterations: int = 0
     partitions_read: int = 0
+    sequential_reads: int = 0
     pages_read: int = 0
     bytes_read: int = 0
     index_pages_read: int = 0
     probes: int = 0
+    front_probes: int = 0
     appends: int = 0
     deletes: int = 0
     matches: int = 0
@@ -171,10 +176,12 @@ class Recorder:
             outputs=self.outputs,
             iterations=self.iterations,
             partitions_read=self.partitions_read,
+            sequential_reads=self.sequential_reads,
             pages_read=self.pages_read,
             bytes_read=self.bytes_read,
             index_pages_read=self.index_pages_read,
             probes=self.probes,
+            front_probes=self.front_probes,
             appends=self.appends,
             deletes=self.deletes,
             matches=self.matches,

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import semistream as ss
+from semistream.cost.factors import CostFactors
+from semistream.cost.priced_clock import PricedClock
 from semistream.parts.shedding import Shedder, Shedding, ShedFile
-from semistream.priced_clock import CostFactors, PricedClock
 from semistream.testing import assert_same_rows, oracle_join
 
 ROWS = 120

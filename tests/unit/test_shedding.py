@@ -14,6 +14,8 @@ import pytest
 
 import semistream as ss
 from semistream.budget import MemoryBudget
+from semistream.cost.factors import CostFactors
+from semistream.cost.priced_clock import PricedClock
 from semistream.errors import OptionError, ShedFileError, ShedSpaceError
 from semistream.kernels import NONE
 from semistream.metrics import Recorder
@@ -21,7 +23,6 @@ from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedder, Shedding, ShedFile
 from semistream.parts.timed_stream import TimedArrivals, TimedStream
-from semistream.priced_clock import CostFactors, PricedClock
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
 from semistream.workload.zipf import ZipfKeys
 

@@ -12,12 +12,13 @@ import pytest
 
 import semistream as ss
 from semistream.budget import MemoryBudget
+from semistream.cost.factors import CostFactors
+from semistream.cost.priced_clock import PricedClock
 from semistream.errors import ArrivalOrderError, OptionError, StreamSchemaError
 from semistream.metrics import Recorder
 from semistream.parts import timed_stream
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.timed_stream import TimedArrivals, TimedStream
-from semistream.priced_clock import CostFactors, PricedClock
 from semistream.testing import ManualClock, assert_same_rows, oracle_join, rows_of
 
 ROWS = 40
@@ -244,26 +245,6 @@ def test_a_priced_clock_adds_up_and_never_goes_back() -> None:
     second.pages_read += 1
     first.pages_read += 100
     assert clock() == 14.0
-
-
-def test_every_factor_prices_its_counter() -> None:
-    counters = {
-        "page_read": "pages_read",
-        "partition_read": "partitions_read",
-        "index_page_read": "index_pages_read",
-        "probe": "probes",
-        "append": "appends",
-        "delete": "deletes",
-        "output": "outputs",
-        "stream_read": "stream_reads",
-        "iteration": "iterations",
-        "shed": "shed",
-    }
-    assert set(counters) == set(CostFactors.__dataclass_fields__)
-    for factor, counter in counters.items():
-        recorder = Recorder(lambda: 0.0)
-        setattr(recorder, counter, 3)
-        assert CostFactors(**{factor: 2.0}).seconds(recorder) == 6.0
 
 
 def test_an_endless_timed_stream_can_be_left(master: ss.MasterTable) -> None:

@@ -103,11 +103,9 @@ class Sizing:
 
     def plan(self, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
-        free = memory - self._filter_bytes
-        for draft in (self._generous(free), *self._frugal()):
-            plan = self._sized(free, options, draft)
-            if self._enough(plan, options):
-                return self._with_filter(plan)
+        plan = self.fitting(memory, options)
+        if plan is not None:
+            return plan
         if self.least_memory(options) >= _NO_MEMORY:
             raise BudgetError(
                 f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
@@ -119,6 +117,15 @@ class Sizing:
             + (", or drop the options that fix sizes." if options else ".")
             + self._filter_advice()
         )
+
+    def fitting(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
+        """The same, or None when `memory` is too little."""
+        free = memory - self._filter_bytes
+        for draft in (self._generous(free), *self._frugal()):
+            plan = self._sized(free, options, draft)
+            if self._enough(plan, options):
+                return self._with_filter(plan)
+        return None
 
     def least_memory(self, options: Mapping[str, Any]) -> int:
         """The smallest budget that works: what the most frugal draft takes."""
@@ -230,6 +237,7 @@ class Sizing:
         # What other parts need, and some room to wait, comes first.
         room = memory - sum(self._parts(plan).values()) - memory // 8
         rows = min(int(memory * share / row), int(room / (row + _MOST_SKETCH)))
+        rows = options.get("front_rows", rows)
         rows = max(16, min(rows, self._master.row_count))
         admission = options.get("admission", "paper")
         most = int(memory * MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
@@ -239,6 +247,7 @@ class Sizing:
             front_heap_bytes=int(rows * heap_row),
             front_most_rows=max(most, rows),
             admission=admission,
+            threshold=options.get("threshold", 0),
             recent_codes=0 if self._needs.waiting else max(64, min(memory // 1024, 65536)),
         )
 

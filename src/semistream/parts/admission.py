@@ -61,9 +61,10 @@ class PaperRule:
     _TICKS_PER_TURN = 8
     _CHURN = 0.10
 
-    def __init__(self, threshold: float = 2.0) -> None:
+    def __init__(self, threshold: float = 2.0, moves: bool = True) -> None:
         """Start with a threshold; 2 is the least that shows a repetition."""
         self.threshold = threshold
+        self._moves = moves
 
     def arrived(self, codes: Codes) -> None:
         """Nothing is counted before the disk phase."""
@@ -81,7 +82,9 @@ class PaperRule:
         return np.zeros(len(frequency), np.bool_)
 
     def adapt(self, full: bool, evicted: int, kept: int) -> None:
-        """Move the threshold."""
+        """Move the threshold, unless it is held."""
+        if not self._moves:
+            return
         if evicted > kept * self._CHURN / self._TICKS_PER_TURN:
             self.threshold *= 1.25
         elif not full:

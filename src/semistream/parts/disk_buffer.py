@@ -88,6 +88,7 @@ class DiskBuffer:
         self._reader = master.reader(io)
         self._locator = master.locator(io)
         self._bytes_counted = self._index_pages_counted = 0
+        self._read_until = -1
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = _frame_bytes(master.pages, partition_pages)
         # Several pages are copied together when decoded: the copy stands for a frame.
@@ -152,7 +153,7 @@ class DiskBuffer:
 
     def read_ahead(self, number: int) -> None:
         """Begin to read the partition that will certainly be read next, in the background."""
-        if self._ahead is None and number >= len(self.pinned):
+        if self._ahead is None and self._reader.waits and number >= len(self.pinned):
             frame, (first, count) = next(self._frames), self._page_range(number)
             future = self._thread.submit(self._reader.fetch, first, count, frame)
             self._ahead = number, frame, future
@@ -162,6 +163,8 @@ class DiskBuffer:
         pages = self._reader.decode(first, count, self._fetched(number))
         recorder = self._recorder
         recorder.partitions_read += 1
+        recorder.sequential_reads += first == self._read_until
+        self._read_until = first + count
         recorder.pages_read += count
         recorder.bytes_read += self._reader.bytes_read - self._bytes_counted
         self._bytes_counted = self._reader.bytes_read

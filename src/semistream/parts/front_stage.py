@@ -191,7 +191,7 @@ class FrontStage:
             for begin, end in output.cuts(found, partial(self.kept.sizes, slots)):
                 self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
                 yield self._stream.nothing
-        self._recorder.probes += count
+        self._recorder.front_probes += count
         self._looked_up += count
         hits = count - int(np.count_nonzero(missed))
         self._recorder.front_hits += hits

@@ -139,7 +139,9 @@ class Shedder:
 
     def _expected(self) -> int:
         """w: what the next iteration can take: what the last one finished, or more room."""
-        before, self._finished = self._finished, self._recorder.joined + self._recorder.unmatched
+        recorder, before = self._recorder, self._finished
+        # Hits of a front stage take no slot: counted in, they would call shed tuples back too soon.
+        self._finished = recorder.joined + recorder.unmatched - recorder.front_hits
         return max(self._finished - before, self._room(), 1)
 
     def _shed(self, count: int) -> int:

@@ -24,7 +24,7 @@ from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
 from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
-__all__ = ["PageIndex", "PageWriter", "WrittenPages", "write_pages"]
+__all__ = ["PageIndex", "PageWriter", "WrittenPages", "rows_per_page", "write_pages"]
 
 _BLOCK_BYTES = 32 << 20
 _MAX_ROWS = 2**31 - 1
@@ -194,6 +194,12 @@ def write_pages(
                 start = stop
             writer.end_page()
     return writer.written()
+
+
+def rows_per_page(schema: pa.Schema, page_bytes: int) -> int:
+    """Rows that a full page holds where all columns are of fixed size."""
+    row = sum(PACKED_FLAG + field.type.bit_width / 8 for field in schema)
+    return max(1, int((page_bytes - _overhead(schema)) / row))
 
 
 def _stop(ends: Sizes, start: int, limit: float) -> int:

@@ -38,6 +38,9 @@ class PageReader:
     Close it, or use it as a context manager. One thread at a time.
     """
 
+    waits = True
+    """Whether a read waits for a disk, so that reading ahead in another thread pays."""
+
     def __init__(self, files: PageFiles, index: PageIndex, schema: pa.Schema, io: str) -> None:
         """Open the files, up to a limit; those beyond it when they are needed."""
         if io not in IO_MODES:

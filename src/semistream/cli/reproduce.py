@@ -1,0 +1,110 @@
+"""`semistream reproduce`: run the papers' experiments and draw their figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from semistream.cli.report import output, reported, side
+
+if TYPE_CHECKING:
+    from semistream.experiments.claim import Verdict
+    from semistream.experiments.reproduce import Reproduction
+    from semistream.experiments.setting import Setting
+
+__all__ = ["reproduce"]
+
+
+class Timing(StrEnum):
+    """How long an operation takes."""
+
+    priced = "priced"
+    measured = "measured"
+
+
+class Scale(StrEnum):
+    """How much of the papers' sizes is run."""
+
+    smoke = "smoke"
+    laptop = "laptop"
+    paper = "paper"
+
+
+def reproduce(
+    figures: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="meshjoin-6b …, meshjoin for all of a paper, or all.", metavar="FIGURE…"
+        ),
+    ] = None,
+    timing: Annotated[
+        Timing, typer.Option(help="At the prices of the papers' machines, or on this one.")
+    ] = Timing.priced,
+    scale: Annotated[Scale, typer.Option(help="Sizes of R and memory.")] = Scale.laptop,
+    folder: Annotated[
+        Path, typer.Option(help="Where results and charts go; what has run is not run again.")
+    ] = Path("reproduction"),
+    processes: Annotated[
+        int | None, typer.Option(help="Priced runs at a time; by default one for each core.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the claims as a Markdown page to this file.")
+    ] = None,
+) -> None:
+    """Run the papers' experiments and draw their figures beside what the papers claim."""
+    with reported(side()):
+        from semistream.experiments.catalogue import FIGURES, chosen
+        from semistream.experiments.claims import verdicts
+        from semistream.experiments.page import write_page
+        from semistream.experiments.report import write_report
+        from semistream.experiments.reproduce import Reproduction
+
+        if not figures:
+            _list_figures({name: one.title for name, one in FIGURES.items()})
+            return
+        some = chosen(figures)
+        reproduction = Reproduction(folder, timing.value, scale.value)
+        _run(reproduction, reproduction.missing(some), processes)
+        drawn = [reproduction.drawn(figure) for figure in some]
+        path = write_report(drawn, reproduction, folder)
+        if page is not None:
+            write_page(drawn, reproduction, page)
+        _tell(verdicts({one.figure.name: one for one in drawn}))
+        typer.echo(f"report: {path}")
+
+
+def _list_figures(titles: dict[str, str]) -> None:
+    table = Table("figure", "shows", box=box.SIMPLE)
+    for name, title in titles.items():
+        table.add_row(name, title)
+    output().print(table)
+
+
+def _run(reproduction: Reproduction, settings: list[Setting], processes: int | None) -> None:
+    """Run what is missing, with a progress bar; an interrupted reproduction goes on later."""
+    columns = (TextColumn("{task.description:<58}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=side()) as progress:
+        task = progress.add_task("runs", total=len(settings))
+
+        def told(setting: Setting) -> None:
+            progress.update(task, advance=1, description=str(setting)[:58])
+
+        reproduction.run(settings, told, processes)
+
+
+def _tell(found: list[Verdict]) -> None:
+    """The claims and what became of them."""
+    from semistream.experiments.report import number
+
+    table = Table("where", "claim", "paper", "ours", "verdict", box=box.SIMPLE)
+    for one in found:
+        paper = "" if one.claim.paper is None else number(one.claim.paper)
+        ours = f"{number(one.ours)} {one.claim.unit}"
+        table.add_row(one.claim.where, one.claim.says, paper, ours, one.says)
+    output().print(table)

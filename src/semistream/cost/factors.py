@@ -1,0 +1,102 @@
+"""Cost factors: what single operations take on one machine with one disk.
+
+Every factor is the price of one counter of `Metrics` (DESIGN: counting is timing). They are
+measured by `semistream tune --calibrate`; those shipped with semistream stand in until then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from semistream.errors import OptionError
+
+
+@dataclass(frozen=True)
+class CostFactors:
+    """Seconds per operation; what is not given costs nothing.
+
+    A partition read from anywhere takes `partition_read` + its pages × `page_read` + its bytes ×
+    `byte_read`; one that goes on where the last one ended, `sequential_read` instead of the first.
+    """
+
+    partition_read: float = 0.0
+    """The seek, whatever the size of the partition."""
+    sequential_read: float | None = None
+    """The same without a seek; None for no difference."""
+    page_read: float = 0.0
+    byte_read: float = 0.0
+    index_page_read: float = 0.0
+    probe: float = 0.0
+    """Per master row, or INLJ's stream tuple, that is looked for among the others."""
+    front_probe: float = 0.0
+    """Per stream tuple that the front stage looks up."""
+    append: float = 0.0
+    delete: float = 0.0
+    output: float = 0.0
+    stream_read: float = 0.0
+    iteration: float = 0.0
+    shed: float = 0.0
+    """Per tuple that goes to disk or comes back."""
+
+    def __post_init__(self) -> None:
+        """No operation takes less than no time."""
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value < float("inf"):
+                raise OptionError(f"The cost factor {name} is {value}; give seconds of at least 0.")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> CostFactors:
+        """From names and seconds, as they stand in a file."""
+        unknown = sorted(set(given) - {field.name for field in fields(cls)})
+        if unknown:
+            known = ", ".join(field.name for field in fields(cls))
+            raise OptionError(f"There are no cost factors {unknown}. Use some of: {known}.")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class MeasuredFactors:
+    """Cost factors, and where they come from."""
+
+    factors: CostFactors
+    source: str
+    """On which machine, how and when they were measured."""
+
+
+def factors_path(io: str) -> Path:
+    """Where the factors measured on this machine are kept: a file per way of reading."""
+    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(config) / "semistream" / f"factors-{io}.json"
+
+
+def known_factors(io: str = "buffered") -> MeasuredFactors:
+    """The factors measured on this machine, or those shipped if none were."""
+    path = factors_path(io)
+    if path.is_file():
+        return _loaded(path.read_text("utf-8"), str(path))
+    shipped = shipped_factors()
+    advice = "not of this machine: `semistream tune --calibrate` measures them"
+    return replace(shipped, source=f"shipped, {advice} ({shipped.source})")
+
+
+def shipped_factors() -> MeasuredFactors:
+    """The factors that come with semistream, measured on the machine that `source` names."""
+    text = resources.files("semistream.cost").joinpath("shipped_factors.json").read_text("utf-8")
+    return _loaded(text, "shipped_factors.json")
+
+
+def _loaded(text: str, name: str) -> MeasuredFactors:
+    try:
+        found = json.loads(text)
+        return MeasuredFactors(CostFactors.of(found["factors"]), found["source"])
+    except (ValueError, KeyError, TypeError, OptionError) as error:
+        raise OptionError(
+            f"{name} does not hold cost factors ({error}). Remove it, or measure them again with "
+            "`semistream tune --calibrate`."
+        ) from error

@@ -1,0 +1,66 @@
+"""What a claim is: a number that a paper gives, how ours is found, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from semistream.experiments.reproduce import Drawn
+
+__all__ = ["AGREES", "DIFFERS", "DIRECTION", "Claim", "Figures", "Verdict", "verdict"]
+
+AGREES: Final = "agrees"
+DIRECTION: Final = "direction agrees"
+DIFFERS: Final = "differs"
+
+Figures = dict[str, Drawn]
+"""Drawn figures by name."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A quantitative statement of a paper.
+
+    `ours` finds our number in the figures. It agrees within `tolerance` of the paper's value; with
+    an order, it has the direction when it lies on the paper's side of `neutral`.
+    """
+
+    name: str
+    figures: tuple[str, ...]
+    where: str
+    says: str
+    paper: float | None
+    """The paper's number; None for a statement that only has a direction."""
+    ours: Callable[[Figures], float]
+    neutral: float = 1.0
+    """Where the claim would say nothing: a ratio of 1."""
+    above: bool = True
+    """Whether the paper's number lies above `neutral`."""
+    tolerance: float = 0.25
+    """As a share of the paper's number."""
+    unit: str = "×"
+    reason: str = ""
+    """Why ours differs, with the evidence."""
+    in_smoke: bool = True
+    """Whether its direction holds at scale "smoke" too, and is tested there."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, our number and what follows."""
+
+    claim: Claim
+    ours: float
+    says: str
+
+
+def verdict(claim: Claim, figures: Figures) -> Verdict:
+    """Judge a claim; the figures that it needs must be there."""
+    ours = claim.ours(figures)
+    right_side = ours > claim.neutral if claim.above else ours < claim.neutral
+    if claim.paper is None:
+        return Verdict(claim, ours, AGREES if right_side else DIFFERS)
+    if abs(ours - claim.paper) <= claim.tolerance * abs(claim.paper):
+        return Verdict(claim, ours, AGREES)
+    return Verdict(claim, ours, DIRECTION if right_side else DIFFERS)

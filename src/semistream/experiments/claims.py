@@ -1,0 +1,20 @@
+"""The claims table: the papers' numbers as data, each with how ours is found and why it differs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from semistream.experiments.claim import Claim, Figures, Verdict, verdict
+from semistream.experiments.claims_cached import CACHED_CLAIMS
+from semistream.experiments.claims_early import EARLY_CLAIMS
+
+__all__ = ["CLAIMS", "verdicts"]
+
+CLAIMS: Final[tuple[Claim, ...]] = (*EARLY_CLAIMS, *CACHED_CLAIMS)
+"""In the order of the papers."""
+
+
+def verdicts(figures: Figures, smoke: bool = False) -> list[Verdict]:
+    """The verdicts on all claims whose figures are there."""
+    known = [claim for claim in CLAIMS if all(name in figures for name in claim.figures)]
+    return [verdict(claim, figures) for claim in known if claim.in_smoke or not smoke]

@@ -1,0 +1,127 @@
+"""What is measured of a run, between the end of the warm-up and the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from semistream.experiments.setting import Setting
+from semistream.metrics import Metrics
+from semistream.plan import JoinPlan
+
+__all__ = ["Progress", "measurement"]
+
+_WARM_WINDOWS: Final = 3.0
+_MEASURED_WINDOWS: Final = 2.0
+_LOOK_UPS: Final = 1_000
+_RECENT_TURNS: Final = 1
+_SLOW_TUPLES: Final = 1_000
+_TIMELINE: Final = 24
+_MOST_BATCH: Final = 65536
+_COUNTERS: Final = [
+    "arrived",
+    "joined",
+    "unmatched",
+    "outputs",
+    "iterations",
+    "partitions_read",
+    "sequential_reads",
+    "pages_read",
+    "bytes_read",
+    "probes",
+    "front_probes",
+    "appends",
+    "deletes",
+    "matches",
+    "front_hits",
+    "shed",
+    "returned",
+]
+
+
+class Progress:
+    """Follows a run by its counters: warm-up, measured stretch, end."""
+
+    def __init__(
+        self, setting: Setting, plan: JoinPlan, metrics: Callable[[], Metrics], warm: bool
+    ) -> None:
+        """A window is as many tuples as can wait; a front stage answers some besides."""
+        window = plan.stream_slots or (_LOOK_UPS if not plan.front_rows else 0)
+        window = window or max(_LOOK_UPS, plan.recent_codes * _RECENT_TURNS)
+        if setting.arrival_rate and not setting.shedding:
+            # A stream that can be kept up with fills no window.
+            window = _SLOW_TUPLES
+        stretch = 2.0 if plan.front_rows else 1.0
+        warm_windows = _WARM_WINDOWS if plan.stream_slots or plan.front_rows else 0.0
+        self.warm_up = int(window * warm_windows * stretch) if warm else 0
+        self.end = self.warm_up + int(window * _MEASURED_WINDOWS * stretch)
+        self.batch_rows = max(64, min(window // 16, _MOST_BATCH))
+        self.done = False
+        self.begun: Metrics | None = None
+        self.ended: Metrics | None = None
+        self.timeline: list[dict[str, float]] = []
+        self._metrics = metrics
+        self._next = 0
+
+    def check(self) -> bool:
+        """Note where the run is; whether it is over."""
+        now = self._metrics()
+        finished = now.joined + now.unmatched
+        if self.begun is None and finished >= self.warm_up:
+            self.begun = now
+            self._next = finished
+        if self.begun is not None and finished >= self._next:
+            self._next = finished + (self.end - self.warm_up) // _TIMELINE
+            self.timeline.append(_moment(now))
+        if self.begun is not None and finished >= self.end:
+            self.ended = now
+            self.done = True
+        return self.done
+
+
+def _moment(now: Metrics) -> dict[str, float]:
+    return {
+        "seconds": now.seconds,
+        "finished": now.joined + now.unmatched,
+        "front_hits": now.front_hits,
+        "iterations": now.iterations,
+    }
+
+
+def measurement(setting: Setting, plan: JoinPlan, progress: Progress) -> dict[str, Any]:
+    """Rates, times and counters of the measured stretch, and the sizes of the run."""
+    begun, ended = progress.begun, progress.ended
+    assert begun is not None
+    assert ended is not None
+    counted = {name: getattr(ended, name) - getattr(begun, name) for name in _COUNTERS}
+    finished = counted["joined"] + counted["unmatched"]
+    seconds = ended.seconds - begun.seconds
+    iterations = max(1, counted["iterations"])
+    return {
+        "rate": finished / seconds if seconds else 0.0,
+        "seconds": seconds,
+        "finished": finished,
+        "processing": _mean_between(begun, ended, "processing_time"),
+        "waiting": _mean_between(begun, ended, "waiting_time"),
+        "hit_share": counted["front_hits"] / max(1, finished),
+        "loop_seconds": seconds / iterations,
+        "per_loop": finished / iterations,
+        "counters": counted,
+        "timeline": progress.timeline,
+        "sizes": {
+            "rows": setting.run_rows,
+            "memory": plan.memory,
+            "stream_slots": plan.stream_slots,
+            "chunk_tuples": plan.chunk_tuples,
+            "partition_pages": plan.partition_pages,
+            "pinned_partitions": plan.pinned_partitions,
+            "front_rows": plan.front_rows,
+        },
+    }
+
+
+def _mean_between(begun: Metrics, ended: Metrics, name: str) -> float:
+    """The mean of a duration over the tuples of the measured stretch."""
+    before, after = begun.joined + begun.unmatched, ended.joined + ended.unmatched
+    total: float = getattr(ended, name).mean * after - getattr(begun, name).mean * before
+    return total / max(1, after - before)

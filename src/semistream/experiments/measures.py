@@ -1,0 +1,76 @@
+"""What is drawn of a result: one number, or a line over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+from semistream.cost.zipf_sums import zipf_share
+from semistream.experiments.setting import Setting
+from semistream.experiments.sources import rows_per_page_of
+
+__all__ = ["lines", "partition_rows_of", "pinned_rows_of", "value"]
+
+Result = dict[str, Any]
+_ITERATIONS: Final = 4_000
+
+
+def value(measure: str, setting: Setting, result: Result) -> float:
+    """The number that a figure draws of a result."""
+    found = _MEASURES.get(measure)
+    return found(setting, result) if found else float(result[measure])
+
+
+def lines(measure: str, result: Result) -> dict[str, list[tuple[float, float]]]:
+    """The lines that a figure draws of a result's timeline, by label."""
+    if measure == "timeline:front":
+        first = result["timeline"][0]
+        return {
+            label: [
+                (at["iterations"] - first["iterations"], (at[name] - first[name]) / 1e3)
+                for at in result["timeline"]
+            ]
+            for label, name in (("through the front stage", "front_hits"), ("all", "finished"))
+        }
+    before = result["before"]["timeline"]
+    return {"before": _rates(before), "after R has doubled": _rates(result["timeline"])}
+
+
+def partition_rows_of(setting: Setting, result: Result) -> float:
+    """Rows of a partition in the run."""
+    pages = float(result["sizes"]["partition_pages"])
+    return pages * rows_per_page_of(setting)
+
+
+def pinned_rows_of(setting: Setting, result: Result) -> float:
+    """Rows that are pinned in the run."""
+    return float(result["sizes"]["pinned_partitions"]) * partition_rows_of(setting, result)
+
+
+def _rates(timeline: list[dict[str, float]]) -> list[tuple[float, float]]:
+    pairs = [(a, b) for a, b in pairwise(timeline) if b["seconds"] > a["seconds"]]
+    return [
+        (b["seconds"], (b["finished"] - a["finished"]) / (b["seconds"] - a["seconds"]))
+        for a, b in pairs
+    ]
+
+
+def _pinned(setting: Setting, result: Result) -> float:
+    """Millions of tuples that the pinned rows finish in 4,000 iterations."""
+    share = zipf_share(pinned_rows_of(setting, result), setting.run_rows, setting.exponent)
+    return share * float(result["per_loop"]) * _ITERATIONS / 1e6
+
+
+def _chunk_wait(setting: Setting, result: Result) -> float:
+    """The paper's waiting time of MESHJOIN: until w tuples have arrived."""
+    return float(result["sizes"]["chunk_tuples"]) / setting.arrival_rate
+
+
+_MEASURES: Final[dict[str, Callable[[Setting, Result], float]]] = {
+    "tuple_seconds": lambda _, result: 1 / float(result["rate"]),
+    "front_rate": lambda _, result: float(result["rate"]) * float(result["hit_share"]),
+    "disk_rate": lambda _, result: float(result["rate"]) * (1 - float(result["hit_share"])),
+    "pinned_million": _pinned,
+    "chunk_wait": _chunk_wait,
+}

@@ -1,0 +1,79 @@
+"""The two sides of a setting: R, synthetic or stored, and S."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.experiments.setting import Setting
+from semistream.relation import MasterTable
+from semistream.relation.page_file import rows_per_page
+from semistream.relation.synthetic import SyntheticMaster, synthetic_schema
+from semistream.workload import KeyedTuples, LocalKeys, StationKeys, master_rows, zipf_rows
+from semistream.workload.synthetic import repeated, spread
+from semistream.workload.weather import LONGITUDES
+
+__all__ = ["master_of", "rows_per_page_of", "stored_master", "tuples_of"]
+
+Ints = NDArray[np.int64]
+_LOOK_UP_PAGE = 1024
+_INTERVALS = 25
+
+
+def page_bytes_of(setting: Setting) -> int:
+    """Pages of R; small ones where single rows are looked up, so that few neighbours share one."""
+    return _LOOK_UP_PAGE if setting.algorithm in ("inlj", "cinlj") else setting.page_bytes
+
+
+def rows_per_page_of(setting: Setting) -> int:
+    """Rows of a full page of R."""
+    return rows_per_page(synthetic_schema(setting.row_bytes), page_bytes_of(setting))
+
+
+def master_of(setting: Setting, page_bytes: int = 0) -> SyntheticMaster:
+    """R, by arithmetic."""
+    page_bytes = page_bytes or page_bytes_of(setting)
+    return SyntheticMaster(setting.run_rows, setting.row_bytes, page_bytes, _key_rule(setting))
+
+
+def stored_master(setting: Setting, folder: Path) -> MasterTable:
+    """R on this machine's disk, built once for all settings that share it."""
+    parts = (setting.run_rows, setting.row_bytes, page_bytes_of(setting), setting.rows_per_key)
+    skew = setting.relation_exponent
+    name = "-".join(map(str, parts)) + ("" if skew is None else f"-{skew:g}") + f"-{setting.stream}"
+    path = folder / f"{name}.master"
+    if path.exists():
+        return MasterTable.open(path)
+    rows = master_rows(setting.run_rows, _key_rule(setting), setting.row_bytes)
+    return MasterTable.from_arrow(rows, path, key="key", page_bytes=page_bytes_of(setting))
+
+
+def tuples_of(setting: Setting) -> KeyedTuples:
+    """S from its beginning."""
+    if setting.stream == "weather":
+        stations = StationKeys(setting.seed, places=_longitudes(setting))
+        return KeyedTuples(stations.longitudes, setting.tuple_bytes)
+    if setting.stream == "local":
+        # The paper's stream is half as long as R.
+        length = max(_INTERVALS, setting.run_rows // 2)
+        keys = LocalKeys(setting.domain, length, setting.seed, _INTERVALS, setting.exponent)
+        return KeyedTuples(keys.ranks, setting.tuple_bytes)
+    return KeyedTuples.zipf(
+        setting.domain, setting.exponent, setting.seed, setting.scatter, setting.tuple_bytes
+    )
+
+
+def _longitudes(setting: Setting) -> int:
+    """Fewer where R is smaller, so that each has as many rows as in the paper."""
+    return max(1, round(LONGITUDES * setting.factor))
+
+
+def _key_rule(setting: Setting) -> Callable[[Ints], Ints]:
+    if setting.stream == "weather":
+        return spread(setting.run_rows, _longitudes(setting))
+    if setting.relation_exponent is not None:
+        return zipf_rows(setting.run_rows, setting.run_rows, setting.relation_exponent)
+    return repeated(setting.rows_per_key)
