@@ -202,7 +202,7 @@ class Engine:
         Only a stream's tuples show how wide they are, so a budget may still prove too small.
         """
         shape = JoinShape(schema, self._master, self._on, self._how, self._columns)
-        self._sized(shape, pa.RecordBatch.from_pylist([], schema), self._options)
+        self._sized(shape, pa.RecordBatch.from_pylist([], schema))
         return shape
 
     def planned(self, first: pa.RecordBatch) -> JoinPlan:
@@ -349,11 +349,7 @@ class Engine:
                 f"The stream gave a {type(first).__name__}; it must give pyarrow.RecordBatch."
             )
         shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
-        options = self._options
-        if isinstance(batches, TimedArrivals) and "look_ups" in self._algorithm.needs.options:
-            # Whose turn it is depends on the time: one tuple is looked up, then time passes.
-            options = {**options, "look_ups": 0}
-        self.plan = self._sized(shape, first, options)
+        self.plan = self._sized(shape, first, isinstance(batches, TimedArrivals))
         return Assembly(
             self.plan,
             self._master,
@@ -364,20 +360,21 @@ class Engine:
             self._io,
         )
 
-    def _sized(
-        self, shape: JoinShape, first: pa.RecordBatch, options: Mapping[str, int | str]
-    ) -> JoinPlan:
+    def _sized(self, shape: JoinShape, first: pa.RecordBatch, timed: bool = False) -> JoinPlan:
         """The plan, with the master's filter if it is wanted and, unless asked for, fits."""
         memory = self._budget.total
         if self._choose is not None:
             chosen = self._choose(shape, first, memory)
             self._algorithm, self._options = _BY_NAME[chosen.algorithm], chosen.options
-            sized = self._plan(shape, first, memory)
+            sized = self._plan(shape, first, memory, timed)
             return replace(sized, options=chosen.options, expected=chosen.expected)
-        return self._plan(shape, first, memory)
+        return self._plan(shape, first, memory, timed)
 
-    def _plan(self, shape: JoinShape, first: pa.RecordBatch, memory: int) -> JoinPlan:
-        needs = self._algorithm.needs
+    def _plan(self, shape: JoinShape, first: pa.RecordBatch, memory: int, timed: bool) -> JoinPlan:
+        needs, options = self._algorithm.needs, self._options
+        if timed and "look_ups" in needs.options:
+            # Whose turn it is depends on the time: one tuple is looked up, then time passes.
+            options = {**options, "look_ups": 0}
         if self._use_filter is not False and self._master.filter_bytes:
             sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
             try:
