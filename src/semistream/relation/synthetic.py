@@ -17,8 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from semistream.errors import OptionError
+from semistream.kernels.reading import PageList
 from semistream.keys import Codes
 from semistream.relation.change import Change
 from semistream.relation.files import PageFiles
@@ -136,7 +138,8 @@ class _SyntheticReader(PageReader):
         self.io = io
         self.pages_read = self.bytes_read = self.reads = 0
         self._keys = keys
-        self._grain = ALIGNMENT if io == "direct" else 1
+        self.grain = ALIGNMENT if io == "direct" else 1
+        self.pages = PageList(index.offset, index.length, index.checksum)
         self._payload = pa.array([], schema.field(1).type)
 
     def close(self) -> None:
@@ -145,9 +148,9 @@ class _SyntheticReader(PageReader):
     def fetch(self, first: int, count: int, frame: Frame) -> None:
         """Count the read of `count` pages from page `first` on."""
         last = first + count - 1
-        begin = self.index.offset.item(first) & -self._grain
+        begin = self.index.offset.item(first) & -self.grain
         end = self.index.offset.item(last) + self.index.length.item(last)
-        self.bytes_read += -(-end // self._grain) * self._grain - begin
+        self.bytes_read += -(-end // self.grain) * self.grain - begin
         self.pages_read += count
         self.reads += 1
 
@@ -164,8 +167,10 @@ class _SyntheticReader(PageReader):
         ends = np.cumsum(rows).tolist()
         return [batch.slice(e - n, n) for e, n in zip(ends, rows.tolist(), strict=True)]
 
-    def scatter(self, runs: list[range], frame: Frame, place_bytes: int) -> list[int]:
-        """Refused: the pages are not in the frame."""
+    def stretches(
+        self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.void]:
+        """Refused: there is nothing to read."""
         raise OptionError(
             "Pages of a synthetic relation are made, not read into memory as they lie on disk. "
             "Join it with look_ups=0, which is the papers' one look-up at a time."
