@@ -43,7 +43,7 @@ from semistream.workload.zipf import scattered
 
 RESULTS = Path(__file__).parent / "results" / "auto.jsonl"
 ROW_BYTES = 120
-BATCH = 50_000
+BATCH = 10_000
 SEED = 20
 WORTH_A_RUN = 0.8
 WARM, COUNTED = 3, 6
@@ -90,9 +90,9 @@ def tuner(cell: Cell, master: ss.MasterTable, io: str) -> Tuner:
 
 def run(cell: Cell, master: ss.MasterTable, prediction: Prediction, io: str) -> tuple[float, float]:
     """The priced and the measured rate of a plan."""
-    filling = max(prediction.plan.stream_slots, 50_000)
+    filling = max(prediction.plan.stream_slots, 5_000)
     if "inlj" in prediction.plan.algorithm:
-        filling = 5_000
+        filling = 2_000
     # Hits never wait: with them, more tuples pass while the table is filled once.
     filling = int(filling / (1 - prediction.hit_share))
     warm, batches = (-(-times * filling // BATCH) for times in (WARM, WARM + COUNTED))
