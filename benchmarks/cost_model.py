@@ -39,7 +39,8 @@ RESULTS = Path(__file__).parent / "results" / "cost_model.jsonl"
 SHARE = 0.1
 BATCH = 5_000
 SEED = 20
-FILLINGS = 10
+FILLINGS, LEARNING = 10, 30
+"""How often the stream table is filled in a run, without and with a front stage that learns."""
 WAYS = ("predicted", "priced", "measured")
 
 
@@ -64,7 +65,8 @@ def run(master: ss.MasterTable, algorithm: str, exponent: float, io: str) -> dic
     model = CostModel(master, shape, sample, ss.Skew(exponent), factors, io)
     predicted = model.planned(algorithm, memory)
     per_filling = predicted.plan.stream_slots / (1 - predicted.hit_share)
-    tuples = 3 * BATCH if "inlj" in algorithm else max(int(FILLINGS * per_filling), 100_000)
+    fillings = LEARNING if algorithm.startswith("c") else FILLINGS
+    tuples = 6 * BATCH if "inlj" in algorithm else max(int(fillings * per_filling), 100_000)
     warm = -(-tuples // BATCH) // 3
     engine = ss.engine(algorithm, master, on="product_id", memory=memory, io=io)
     batches = sales(tuples, keys, rows, batch_rows=BATCH)
