@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semistream import errors
 from semistream.algorithms import ALGORITHMS, Engine, engine
+from semistream.cost.dynamic import TunedEngine
 from semistream.cost.planning import plan
 from semistream.cost.skew import Skew
 from semistream.errors import SemistreamError
@@ -44,6 +45,7 @@ __all__ = [
     "Skew",
     "Status",
     "TableSink",
+    "TunedEngine",
     "engine",
     "errors",
     "join",

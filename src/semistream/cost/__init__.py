@@ -1,10 +1,12 @@
 """The cost model: what a join will cost, before it runs.
 
 `factors` are the seconds that single operations take, `pricing` multiplies them with what was
-counted.
+counted, `model` says what will be counted, `tuner` finds the best sizes, `auto` the algorithm. The
+papers' own equations are in `equations`.
 """
 
 from semistream.cost.factors import CostFactors
 from semistream.cost.pricing import priced_rate, priced_seconds
+from semistream.cost.skew import ORDERS, Skew
 
-__all__ = ["CostFactors", "priced_rate", "priced_seconds"]
+__all__ = ["ORDERS", "CostFactors", "Skew", "priced_rate", "priced_seconds"]

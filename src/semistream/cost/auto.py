@@ -26,7 +26,7 @@ from semistream.relation import MasterTable
 
 IN_MEMORY = "oxhybridjoin"
 """The algorithm that keeps all of R, if all of it is pinned."""
-_WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
+WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
 """Those that are the best somewhere, as long as there is memory for any of them."""
 _ADAPTIVE = ("chybridjoin",)
 """For a stream of which nothing is known: its front stage finds out and gives memory back."""
@@ -58,7 +58,7 @@ class AutoChoice:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
         try:
-            ranked = tuner.choose(memory, _ADAPTIVE if unknown else _WORTHWHILE)
+            ranked = tuner.choose(memory, _ADAPTIVE if unknown else WORTHWHILE)
         except BudgetError:
             ranked = tuner.choose(memory)
         return explained(tuner, ranked, basis, ())

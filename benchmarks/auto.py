@@ -1,0 +1,215 @@
+"""What "auto" chooses, and how near that is to the best algorithm.
+
+    python benchmarks/auto.py [--cells 0-53] [--measured]
+    python benchmarks/auto.py --table
+
+The grid: R of 0.5, 2 and 8 million rows of 120 bytes; memory of 1, 5 and 10 % of R; Zipf exponents
+0, 0.5 and 1; frequent keys scattered over R, or in front. In every cell each algorithm gets its
+tuned sizes and runs on a synthetic relation until it is warm; from there on its operations are
+counted and priced with the shipped cost factors, so machine and load make no difference. Those that
+the model has below 80 % of the best are not run: it would have to be wrong by as much. Auto is the
+one that the model has first.
+
+`--measured` runs twelve cells on real files by the clock instead. Cells that are in the results
+already are passed over; each adds its lines to benchmarks/results/auto.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+import semistream as ss
+from results import machine
+from semistream.cost import ORDERS
+from semistream.cost.empirical import steady_run
+from semistream.cost.factors import known_factors, shipped_factors
+from semistream.cost.model import CostModel
+from semistream.cost.prediction import Prediction
+from semistream.cost.pricing import priced_seconds
+from semistream.cost.tuner import Tuner
+from semistream.parts.join_shape import JoinShape
+from semistream.relation.synthetic import SyntheticMaster
+from semistream.workload import ZipfKeys
+from semistream.workload.zipf import scattered
+
+RESULTS = Path(__file__).parent / "results" / "auto.jsonl"
+ROW_BYTES = 120
+BATCH = 10_000
+SEED = 20
+WORTH_A_RUN = 0.8
+WARM, COUNTED = 3, 6
+"""How often the stream table is filled before and while operations are counted."""
+
+
+class Cell(NamedTuple):
+    """One point of the grid."""
+
+    rows: int
+    share: float
+    exponent: float
+    order: str
+
+
+GRID = [
+    Cell(*values)
+    for values in product(
+        (500_000, 2_000_000, 8_000_000), (0.01, 0.05, 0.10), (0.0, 0.5, 1.0), ORDERS
+    )
+]
+MEASURED = [cell for cell in GRID if cell.rows == 500_000 and cell.share > 0.01]
+
+
+def stream(cell: Cell, tuples: int) -> Iterator[pa.RecordBatch]:
+    """Tuples of 20 bytes with keys after Zipf's law."""
+    keys = ZipfKeys(cell.rows, cell.exponent, SEED)
+    rest = pa.array(np.zeros(BATCH, "V12").view("S12"), pa.binary(12))
+    for _ in range(-(-tuples // BATCH)):
+        ranks = keys.ranks(BATCH)
+        if cell.order == "scattered":
+            ranks = scattered(ranks, cell.rows, SEED)
+        yield pa.record_batch({"key": ranks, "rest": rest})
+
+
+def tuner(cell: Cell, master: ss.MasterTable, io: str) -> Tuner:
+    """The tuner of a cell."""
+    sample = next(stream(cell, BATCH))
+    shape = JoinShape(sample.schema, master, "key", "inner", None)
+    factors = shipped_factors() if io == "buffered" else known_factors(io)
+    skew = ss.Skew(cell.exponent, cell.order)
+    return Tuner(CostModel(master, shape, sample, skew, factors.factors, io))
+
+
+def run(cell: Cell, master: ss.MasterTable, prediction: Prediction, io: str) -> tuple[float, float]:
+    """The priced and the measured rate of a plan."""
+    filling = max(prediction.plan.stream_slots, 5_000)
+    if "inlj" in prediction.plan.algorithm:
+        filling = 2_000
+    # Hits never wait: with them, more tuples pass while the table is filled once.
+    filling = int(filling / (1 - prediction.hit_share))
+    warm, batches = (-(-times * filling // BATCH) for times in (WARM, WARM + COUNTED))
+    engine = ss.engine(
+        prediction.plan.algorithm,
+        master,
+        on="key",
+        memory=prediction.plan.memory,
+        io=io,
+        **prediction.options,
+    )
+    counted, measured = steady_run(engine, stream(cell, batches * BATCH), warm)
+    return 1 / priced_seconds(counted, prediction.factors), measured
+
+
+def results(cell: Cell, master: ss.MasterTable, io: str) -> dict[str, Any]:
+    """All algorithms that are worth a run in one cell."""
+    some = tuner(cell, master, io)
+    ranked = some.choose(int(cell.rows * ROW_BYTES * cell.share))
+    tried = [p for p in ranked if p.rate >= WORTH_A_RUN * ranked[0].rate and not plain(p)]
+    lines = []
+    for prediction in tried:
+        priced, measured = run(cell, master, prediction, io)
+        lines.append(
+            {
+                "algorithm": prediction.plan.algorithm,
+                "options": dict(prediction.options),
+                "predicted": prediction.rate,
+                "priced": priced,
+                "measured": measured,
+            }
+        )
+    way = "priced" if io == "buffered" else "measured"
+    best = max(lines, key=lambda line: line[way])
+    return cell._asdict() | {
+        "way": way,
+        "chosen": lines[0]["algorithm"],
+        "best": best["algorithm"],
+        "ratio": lines[0][way] / best[way],
+        "runs": lines,
+        "others": {p.plan.algorithm: p.rate for p in ranked[len(tried) :]},
+    }
+
+
+def plain(prediction: Prediction) -> bool:
+    """Whether it is HYBRIDJOIN under another name: nothing is pinned."""
+    return prediction.plan.algorithm == "xhybridjoin" and not prediction.plan.pinned_partitions
+
+
+def known() -> list[dict[str, Any]]:
+    """The results so far."""
+    return (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
+
+
+def fresh(cells: list[Cell], way: str) -> list[Cell]:
+    """Those of the cells that have no result yet."""
+    done = {tuple(line[name] for name in Cell._fields) for line in known() if line["way"] == way}
+    return [cell for cell in cells if tuple(cell) not in done]
+
+
+def note(line: dict[str, Any]) -> None:
+    """Show a result and keep it."""
+    print(
+        f"{line['rows']:>9,} {line['share']:>4.0%} {line['exponent']:.1f} {line['order']:<10}"
+        f"chosen {line['chosen']:<13}best {line['best']:<13}ratio {line['ratio']:.3f}",
+        flush=True,
+    )
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(line | {"machine": machine(ss.__version__)}) + "\n")
+
+
+def measure(cells: list[Cell]) -> None:
+    """Run cells on real files, by the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = cells[0].rows if cells else 1
+        payload = pa.array(np.zeros(rows, f"S{ROW_BYTES - 8}"), pa.binary(ROW_BYTES - 8))
+        table = pa.table({"key": np.arange(rows), "payload": payload})
+        master = ss.MasterTable.from_arrow(table, Path(folder) / "m", key="key")
+        for cell in cells:
+            note(results(cell, master, "direct"))
+
+
+def markdown(lines: list[dict[str, Any]]) -> str:
+    """The results as a table."""
+    rows = [
+        "| way | R | memory | exponent | frequent keys | chosen | best | ratio |",
+        "| --- | ---: | ---: | ---: | --- | --- | --- | ---: |",
+    ]
+    for line in sorted(lines, key=lambda x: (x["way"], *(x[name] for name in Cell._fields))):
+        rows.append(
+            f"| {line['way']} | {line['rows'] / 1e6:g} M | {line['share']:.0%} | "
+            f"{line['exponent']:g} | {line['order']} | {line['chosen']} | {line['best']} | "
+            f"{line['ratio']:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Run and write, or print what was written."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cells", default=f"0-{len(GRID) - 1}", help="numbers of cells, as 0-8")
+    parser.add_argument("--measured", action="store_true", help="by the clock, on real files")
+    parser.add_argument("--table", action="store_true", help="print the table of the last run")
+    args = parser.parse_args()
+    if args.table:
+        print(markdown(known()))
+        return
+    if args.measured:
+        measure(fresh(MEASURED, "measured"))
+        return
+    first, last = (int(number) for number in args.cells.split("-"))
+    for cell in fresh(GRID[first : last + 1], "priced"):
+        note(results(cell, SyntheticMaster(cell.rows, ROW_BYTES), "buffered"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Dynamic tuning: a join that follows its stream (Polyzotis et al. 2007, §3.3, for all sizes).
+
+The keys that arrive are sampled. When their skew has moved away from what the plan was made for,
+the model is asked again; if another plan promises clearly more, the stream is held for a moment,
+what waits is finished, and the join goes on with the new plan. So nothing waits across a change,
+and no tuple is lost or joined twice.
+
+    stream ─► sample ─► skew moved? ─► better plan? ─► finish what waits ─► other parts
+                                                             └─► go on with the next batch
+
+With a known arrival rate the least memory that serves it is taken, and the rest is given back. In
+between, front stage and stream table move memory by themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.algorithms.engine import Engine, Stream, engine
+from semistream.budget import parse_memory
+from semistream.cost.auto import WORTHWHILE
+from semistream.cost.factors import CostFactors, known_factors
+from semistream.cost.model import CostModel
+from semistream.cost.planning import explained
+from semistream.cost.prediction import Prediction
+from semistream.cost.pricing import priced_seconds
+from semistream.cost.skew import Skew
+from semistream.cost.skew_estimate import estimate_skew
+from semistream.cost.tuner import Tuner
+from semistream.errors import OptionError, RateError
+from semistream.metrics import Clock, Metrics
+from semistream.parts.join_shape import JoinShape, On
+from semistream.plan import JoinPlan
+from semistream.relation import MasterTable
+
+_SAMPLE = 16_384
+_PER_BATCH = 2_048
+_MOVED = 0.15
+"""An exponent that differs by as much asks for another plan."""
+_CLEARLY = 1.1
+_SPARE = 1.2
+"""A plan for an arrival rate has so much more than it needs, for bursts."""
+_LEAST_TUPLES = 5_000
+"""No plan is asked for with a smaller sample."""
+
+
+class TunedEngine:
+    """A join without Spark that chooses its plan, and chooses again when the stream changes."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        *,
+        on: On,
+        how: str = "inner",
+        memory: int | str,
+        rate: float | None = None,
+        io: str = "buffered",
+        columns: Sequence[str] | None = None,
+        clock: Clock = time.perf_counter,
+        factors: CostFactors | None = None,
+        check_every: int = 100_000,
+    ) -> None:
+        """As `engine`; `rate` is the arrival rate, if it is known.
+
+        Every `check_every` tuples the sample is looked at.
+        """
+        if check_every < 1:
+            raise OptionError(f"check_every={check_every!r} must be at least 1.")
+        self._master, self._on, self._how = master, on, how
+        self._most = parse_memory(memory)
+        self._rate, self._io, self._columns, self._clock = rate, io, columns, clock
+        self._factors = factors or known_factors(io).factors
+        self._every = check_every
+        self._sample: deque[np.ndarray[tuple[int], np.dtype[np.int64]]] = deque()
+        self._ended: list[Metrics] = []
+        self._engine: Engine | None = None
+        self._runs = False
+        self._skew: Skew | None = None
+        self.plans: list[JoinPlan] = []
+        """The plans so far, the one in use last."""
+
+    def run(self, batches: Stream) -> Iterator[pa.RecordBatch]:
+        """Join a stream; result batches as they come, as from `Engine.run`."""
+        if isinstance(batches, pa.RecordBatch):
+            batches = [batches]
+        pending = iter(batches.to_batches() if isinstance(batches, pa.Table) else batches)
+        held = next(pending, None)
+        while held is not None:
+            self._observe(held)
+            some = self._planned(held)
+            section = _Section(held, pending, self._wants_other_plan, self._every)
+            self._runs = True
+            yield from some.run(section)
+            self._runs = False
+            held = section.held
+            self._ended.append(some.metrics())
+            if held is not None:
+                some.close()
+                self._engine = None
+
+    def metrics(self) -> Metrics:
+        """Counters of all plans together; durations are those of the plan that took longest."""
+        running = [] if self._engine is None or not self._runs else [self._engine.metrics()]
+        return _sum([*self._ended, *running])
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by part of the plan in use; its "budget" may be less than was given."""
+        return {} if self._engine is None else self._engine.memory()
+
+    def close(self) -> None:
+        """Close the files and give the memory back."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def _planned(self, first: pa.RecordBatch) -> Engine:
+        """The engine in use, or one for what the sample shows."""
+        if self._engine is None:
+            shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
+            skew, ranked, tuner = self._ranked(shape, first)
+            self._skew = skew
+            basis = (f"skew: exponent {skew.exponent:.2f}, seen while running",)
+            self.plans.append(explained(tuner, ranked, basis, ()))
+            self._engine = self._made(self.plans[-1])
+        return self._engine
+
+    def _made(self, plan: JoinPlan) -> Engine:
+        return engine(
+            plan.algorithm,
+            self._master,
+            on=self._on,
+            how=self._how,
+            memory=plan.memory,
+            io=self._io,
+            columns=self._columns,
+            clock=self._clock,
+            **plan.options,
+        )
+
+    def _ranked(
+        self, shape: JoinShape, first: pa.RecordBatch
+    ) -> tuple[Skew, list[Prediction], Tuner]:
+        skew = self._seen_skew()
+        model = CostModel(self._master, shape, first, skew, self._scaled(), self._io)
+        tuner = Tuner(model)
+        if self._rate is not None:
+            try:
+                cheapest = tuner.cheapest(self._rate * _SPARE, WORTHWHILE)
+                if cheapest.plan.memory <= self._most:
+                    return skew, [cheapest], tuner
+            except RateError:
+                pass  # Then as fast as the memory allows.
+        return skew, tuner.choose(self._most, WORTHWHILE), tuner
+
+    def _wants_other_plan(self, batch: pa.RecordBatch, due: bool) -> bool:
+        """Whether the next batch should be joined by another plan."""
+        self._observe(batch)
+        if not due or self._skew is None or sum(map(len, self._sample)) < _LEAST_TUPLES:
+            return False
+        seen = self._seen_skew()
+        if abs(seen.exponent - self._skew.exponent) < _MOVED:
+            return False
+        shape = JoinShape(batch.schema, self._master, self._on, self._how, self._columns)
+        skew, ranked, tuner = self._ranked(shape, batch)
+        now, best = self.plans[-1], ranked[0]
+        kept = tuner.tried(now.algorithm, now.memory, now.options)
+        self._skew = skew
+        if kept is None or (self._rate is not None and best.plan.memory != now.memory):
+            return True
+        return best.rate > _CLEARLY * kept.rate
+
+    def _observe(self, batch: pa.RecordBatch) -> None:
+        """Sample the keys of a batch; the oldest are forgotten."""
+        shape = JoinShape(batch.schema, self._master, self._on, self._how, self._columns)
+        some = shape.plain(batch.slice(0, _PER_BATCH))
+        if some.num_rows:
+            self._sample.append(np.array(shape.key_codes(some)[0]))
+        while sum(map(len, self._sample)) > _SAMPLE:
+            self._sample.popleft()
+
+    def _seen_skew(self) -> Skew:
+        if not self._sample:
+            return Skew(0.0)
+        estimate = estimate_skew(np.concatenate(list(self._sample)), self._master.row_count)
+        return replace(estimate.skew, keys=None)
+
+    def _scaled(self) -> CostFactors:
+        """The factors, all by as much as the runs so far took longer or shorter than priced."""
+        priced = sum(priced_seconds(metrics, self._factors) for metrics in self._ended)
+        taken = sum(metrics.seconds for metrics in self._ended)
+        if not (priced > 0 and taken > 0):
+            return self._factors
+        scale = taken / priced
+        return CostFactors(
+            **{
+                field.name: None if value is None else value * scale
+                for field in fields(CostFactors)
+                for value in (getattr(self._factors, field.name),)
+            }
+        )
+
+
+class _Section:
+    """The batches that one plan joins; the first one that wants another plan is held back."""
+
+    def __init__(
+        self,
+        first: pa.RecordBatch,
+        rest: Iterator[pa.RecordBatch],
+        ends: Callable[[pa.RecordBatch, bool], bool],
+        every: int,
+    ) -> None:
+        """Every so many tuples it is asked whether the section ends."""
+        self.held: pa.RecordBatch | None = None
+        self._first, self._rest, self._ends, self._every = first, rest, ends, every
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield self._first
+        since = 0
+        for batch in self._rest:
+            since += batch.num_rows
+            due = since >= self._every
+            since = 0 if due else since
+            if self._ends(batch, due):
+                self.held = batch
+                return
+            yield batch
+
+
+def _sum(parts: list[Metrics]) -> Metrics:
+    """Several runs as one."""
+    if not parts:
+        raise OptionError("Nothing has run yet, so there are no metrics.")
+    longest = max(parts, key=lambda metrics: metrics.seconds)
+    sums = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(Metrics)
+        if field.name not in _NOT_SUMMED
+    }
+    peak = max(part.peak_memory for part in parts)
+    return replace(longest, **sums, algorithm=parts[-1].algorithm, peak_memory=peak)
+
+
+_NOT_SUMMED = ("algorithm", "processing_time", "waiting_time", "peak_memory", "budget")
