@@ -15,6 +15,7 @@ _WARM_WINDOWS: Final = 3.0
 _MEASURED_WINDOWS: Final = 2.0
 _LOOK_UPS: Final = 1_000
 _RECENT_TURNS: Final = 1
+_LUMPY_WINDOWS: Final = 6.0
 _SLOW_SECONDS: Final = 8.0
 _TIMELINE: Final = 24
 _MOST_BATCH: Final = 65536
@@ -54,7 +55,8 @@ class Progress:
         stretch = 2.0 if plan.front_rows else 1.0
         warm_windows = _WARM_WINDOWS if plan.stream_slots or plan.front_rows else 0.0
         self.warm_up = int(window * warm_windows * stretch) if warm else 0
-        self.measured = int(window * _MEASURED_WINDOWS * stretch)
+        windows = _LUMPY_WINDOWS if _is_lumpy(setting) else _MEASURED_WINDOWS
+        self.measured = int(window * windows * stretch)
         self._end = 0
         self.batch_rows = max(64, min(window // 16, _MOST_BATCH))
         self.done = False
@@ -79,6 +81,11 @@ class Progress:
             self.ended = now
             self.done = True
         return self.done
+
+
+def _is_lumpy(setting: Setting) -> bool:
+    """Whether one read may finish half of the waiting tuples: hot keys share a partition."""
+    return "hybrid" in setting.algorithm and not setting.scatter and not setting.arrival_rate
 
 
 def _moment(now: Metrics) -> dict[str, float]:
