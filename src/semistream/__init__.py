@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from semistream import errors
 from semistream.algorithms import ALGORITHMS, Engine, engine
+from semistream.cost.planning import plan
+from semistream.cost.skew import Skew
 from semistream.errors import SemistreamError
 from semistream.metrics import Metrics
 from semistream.parts.shedding import Shedding
@@ -39,6 +41,7 @@ __all__ = [
     "Retry",
     "SemistreamError",
     "Shedding",
+    "Skew",
     "Status",
     "TableSink",
     "engine",
@@ -46,6 +49,7 @@ __all__ = [
     "join",
     "local_session",
     "pinned_versions",
+    "plan",
     "register_source",
 ]
 

@@ -1,8 +1,52 @@
-"""Join plan: an algorithm and the sizes of its parts."""
+"""Join plan: an algorithm, the sizes of its parts, and what is expected of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the cost model expects of a plan, for a stream that is always there."""
+
+    rate: float
+    """Stream tuples finished per second (μ)."""
+    io_per_tuple: float
+    """Pages of R read per stream tuple."""
+    hit_share: float
+    """The share of stream tuples that the front stage answers."""
+    wait_seconds: float
+    """How long a stream tuple waits on average."""
+    seconds: Mapping[str, float]
+    """Seconds per stream tuple, by cost factor."""
+    rivals: tuple[tuple[str, float], ...] = ()
+    """The rates of the other algorithms with the same memory, the best first."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """Budgets and the rates that they would give."""
+    basis: tuple[str, ...] = ()
+    """What all this rests on: the skew, the cost factors."""
+
+    def lines(self, memory: int) -> list[str]:
+        """As text."""
+        costly = sorted(self.seconds.items(), key=lambda item: -item[1])[:3]
+        total = sum(self.seconds.values()) or 1.0
+        found = [
+            f"expected: {self.rate:,.0f} tuples/s, {self.io_per_tuple * 1000:,.2f} pages per 1,000 "
+            f"tuples, {self.hit_share:.0%} answered in front, wait {_time(self.wait_seconds)}",
+            "  time goes to " + ", ".join(f"{name} {s / total:.0%}" for name, s in costly if s),
+        ]
+        if self.rivals:
+            shown = ", ".join(f"{name} {rate:,.0f}" for name, rate in self.rivals[:4])
+            found.append(f"  instead of {shown}")
+        for size, rate in self.curve:
+            if size != memory:
+                found.append(
+                    f"  {_bytes(abs(size - memory))} {'more' if size > memory else 'less'}: "
+                    f"{rate:,.0f} tuples/s ({rate / self.rate - 1:+.0%})"
+                )
+        return found + [f"  {line}" for line in self.basis]
 
 
 @dataclass(frozen=True)
@@ -32,6 +76,9 @@ class JoinPlan:
     recent_codes: int = 0
     look_ups: int = 0
     parts: dict[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """With these options an engine of this algorithm and memory has these sizes."""
+    expected: Expectation | None = field(default=None, compare=False)
 
     @property
     def pinned_in_disk_buffer(self) -> int:
@@ -39,7 +86,14 @@ class JoinPlan:
         return 0 if self.admission == "pinned" else self.pinned_partitions
 
     def explain(self) -> str:
-        """The sizes as text, one part a line."""
+        """The sizes as text, one part a line, and what is expected."""
+        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self._sizes())}"]
+        lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
+        if self.expected is not None:
+            lines += self.expected.lines(self.memory)
+        return "\n".join(lines)
+
+    def _sizes(self) -> list[str]:
         sizes = [f"partition {self.partition_pages} pages"]
         if self.look_ups:
             sizes.append(f"{self.look_ups} look-ups at a time")
@@ -51,6 +105,31 @@ class JoinPlan:
             sizes.append(f"{self.pinned_partitions} pinned partitions")
         if self.front_rows:
             sizes.append(f"front stage for {self.front_rows:,} master rows")
-        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(sizes)}"]
-        lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
-        return "\n".join(lines)
+        return sizes
+
+    def _repr_html_(self) -> str:
+        """A picture of the plan, for notebooks."""
+        from semistream.plan_picture import plan_html
+
+        return plan_html(self)
+
+
+def _bytes(size: int) -> str:
+    """Bytes in a unit that people read.
+
+    >>> _bytes(64 << 20), _bytes(1500)
+    ('64.0 MB', '1.5 KB')
+    """
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _time(seconds: float) -> str:
+    """Seconds in a unit that people read.
+
+    >>> _time(0.0123), _time(75.0)
+    ('12.3 ms', '75.0 s')
+    """
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import semistream as ss
+from semistream.cost.auto import IN_MEMORY
 from semistream.spark.join import AUTO, join
 from semistream.testing import assert_same_rows, oracle_join, rows_of
 
@@ -151,8 +152,16 @@ def test_master_columns_are_nullable_in_a_left_join_only(spark, build):
 
 
 def test_auto_is_shown_by_name_in_the_plan(spark, build, capsys):
-    join(spark.range(3), build(GOODS), on="id", memory="64MB").explain()
+    join(spark.range(3), build(GOODS), on="id", memory="64MB", front_percent=20).explain()
     assert f"MapInArrow semistream_{AUTO[0]}_64MB" in capsys.readouterr().out
+
+
+def test_auto_keeps_a_master_that_fits_in_every_worker(spark, build, capsys):
+    out = join(spark.range(3), build(GOODS), on="id", how="left", memory="64MB")
+    out.explain()
+    assert f"MapInArrow semistream_{IN_MEMORY}_64MB" in capsys.readouterr().out
+    sales = pa.table({"id": [0, 1, 2]})
+    assert_same_rows(rows_of(out.toArrow()), oracle_join(sales, GOODS, on="id", how="left").rows)
 
 
 def test_a_frame_without_rows(spark, build):

@@ -153,17 +153,17 @@ class Assembly:
         """Let front stage and stream table give each other memory."""
         if self.front is None or self.plan.admission == "pinned":
             return
-        plan, layout = self.plan, TupleLayout(self.shape)
-        heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
+        plan = self.plan
         elastic = isinstance(self.front.rule, BalanceRule)
+        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
         self.front.share = MemoryShare(
             self.budget,
             self.front.kept,
             table,
             owner,
-            row_bytes=kept_rows.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows,
-            slot_bytes=NODE.itemsize + layout.slot_bytes + queue_bytes + heap + 1,
-            slot_heap_bytes=heap,
+            row_bytes=row_bytes,
+            slot_bytes=slot_bytes,
+            slot_heap_bytes=_heap_bytes(plan),
             most_share=MOST_ELASTIC_SHARE if elastic else 1.0,
             elastic=elastic,
         )
@@ -193,8 +193,8 @@ class Assembly:
         if plan.admission == "pinned":
             return PinnedRule()
         if plan.admission == "balance":
-            heap = plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
-            tuple_bytes = NODE.itemsize + layout.slot_bytes + arrival_queue.BYTES_PER_SLOT + heap
+            queue_bytes = arrival_queue.BYTES_PER_SLOT
+            tuple_bytes = NODE.itemsize + layout.slot_bytes + queue_bytes + _heap_bytes(plan)
             return BalanceRule(tuple_bytes, average_row + kept_rows.BYTES_PER_ROW)
         if plan.admission == "tinylfu":
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
@@ -209,6 +209,16 @@ class Assembly:
             self.budget.grant("stream table"),
             self.recorder,
         )
+
+
+def exchanged_bytes(plan: JoinPlan, shape: JoinShape, queue_bytes: int) -> tuple[float, float]:
+    """What a row of the front stage and a slot of the stream table take, all told."""
+    row = kept_rows.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows
+    return row, NODE.itemsize + TupleLayout(shape).slot_bytes + queue_bytes + _heap_bytes(plan) + 1
+
+
+def _heap_bytes(plan: JoinPlan) -> float:
+    return plan.heap_bytes / plan.stream_slots if plan.stream_slots else 0.0
 
 
 class Buildable(Protocol[_Join_co]):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -84,6 +86,10 @@ class _Built(NamedTuple):
         return not first.num_rows or shape.tuple_bytes(shape.plain(first)) <= self.widest_tuple
 
 
+Chooser: TypeAlias = Callable[[JoinShape, pa.RecordBatch, int], JoinPlan]
+"""Chooses an algorithm and its options, from the first batch and the memory."""
+AUTO: Final = "auto"
+
 _Drive: TypeAlias = Callable[[Algorithm, Assembly], Iterator[pa.RecordBatch]]
 
 _BY_NAME: dict[str, Buildable[Algorithm]] = {
@@ -102,6 +108,16 @@ ALGORITHMS: tuple[str, ...] = tuple(_BY_NAME)
 """The names that `engine` knows."""
 
 
+def needs_of(algorithm: str) -> Needs:
+    """What an algorithm asks of the budget; raises for a name that is not known."""
+    if algorithm not in _BY_NAME:
+        raise UnknownAlgorithmError(
+            f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}, or "
+            '"auto".'
+        )
+    return _BY_NAME[algorithm].needs
+
+
 class Engine:
     """A semi-stream join without Spark. Made by `engine`."""
 
@@ -117,8 +133,10 @@ class Engine:
         clock: Clock,
         options: Mapping[str, int | str],
         use_filter: bool | None = None,
+        choose: Chooser | None = None,
     ) -> None:
-        """Nothing is opened or allocated until `run`."""
+        """Nothing is opened or allocated until `run`; `choose` then decides on the algorithm."""
+        self._choose = choose
         self._algorithm = algorithm
         self._master = master
         self._on = on
@@ -137,7 +155,7 @@ class Engine:
 
     def __repr__(self) -> str:
         """The algorithm, the master and the budget."""
-        name = self._algorithm.needs.algorithm
+        name = AUTO if self._choose is not None else self._algorithm.needs.algorithm
         return f"Engine({name!r}, {self._master!r}, memory={self._budget.total})"
 
     def run(self, batches: Stream) -> Iterator[pa.RecordBatch]:
@@ -344,7 +362,16 @@ class Engine:
 
     def _sized(self, shape: JoinShape, first: pa.RecordBatch) -> JoinPlan:
         """The plan, with the master's filter if it is wanted and, unless asked for, fits."""
-        memory, needs = self._budget.total, self._algorithm.needs
+        memory = self._budget.total
+        if self._choose is not None:
+            chosen = self._choose(shape, first, memory)
+            self._algorithm, self._options = _BY_NAME[chosen.algorithm], chosen.options
+            sized = self._plan(shape, first, memory)
+            return replace(sized, options=chosen.options, expected=chosen.expected)
+        return self._plan(shape, first, memory)
+
+    def _plan(self, shape: JoinShape, first: pa.RecordBatch, memory: int) -> JoinPlan:
+        needs = self._algorithm.needs
         if self._use_filter is not False and self._master.filter_bytes:
             sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
             try:
@@ -391,16 +418,17 @@ def engine(
 ) -> Engine:
     """The join operator without Spark.
 
-    `algorithm` is one of `ALGORITHMS`; `on` names the stream's key columns (a name, a list, or
-    a dict from stream column to master key column); `how` is "inner" or "left"; `memory` is the
-    budget for everything, as bytes or "64MB"; `columns` chooses the master's columns. Sizes can
-    be fixed with `partition_pages`, `stream_slots`, `chunk_tuples` (MESHJOIN's w),
-    `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups` (partitions that HYBRIDJOIN reads at a
-    time; 0 for one, decoded as a whole); `admission` chooses the front stage's rule, one of
-    "paper", "balance" and "tinylfu", `front_percent` how much of the memory it may have or
-    `front_rows` how many rows, and `threshold` holds the paper's threshold where it is.
-    The master's membership filter, if it has one, is used when it fits the budget; `use_filter`
-    True insists on it, False goes without.
+    `algorithm` is one of `ALGORITHMS`, or "auto": then the cost model chooses it and its sizes
+    when the first batch shows the stream, and `Engine.plan` says why. `on` names the stream's key
+    columns (a name, a list, or a dict from stream column to master key column); `how` is "inner"
+    or "left"; `memory` is the budget for everything, as bytes or "64MB"; `columns` chooses the
+    master's columns. Sizes can be fixed with `partition_pages`, `stream_slots`, `chunk_tuples`
+    (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups` (partitions that
+    HYBRIDJOIN reads at a time; 0 for one, decoded as a whole); `admission` chooses the front
+    stage's rule, one of "paper", "balance" and "tinylfu", `front_percent` how much of the memory
+    it may have or `front_rows` how many rows, and `threshold` holds the paper's threshold where it
+    is. The master's membership filter, if it has one, is used when it fits the budget;
+    `use_filter` True insists on it, False goes without.
     """
     if not isinstance(master, MasterTable):
         raise OptionError(
@@ -413,20 +441,23 @@ def engine(
             "reads one. Make an engine for each, with master.shard(i), or join on Spark with "
             "ss.join."
         )
-    if algorithm not in _BY_NAME:
-        raise UnknownAlgorithmError(
-            f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}."
-        )
+    choose: Chooser | None = None
+    if algorithm == AUTO:
+        _check_auto_options(options)
+        # The cost model stands above this layer: it is looked up when asked for.
+        choose = import_module("semistream.cost.auto").AutoChoice(master, io, options)
+        algorithm = "chybridjoin"
+    else:
+        _check_options(needs_of(algorithm), options)
     if how not in ("inner", "left"):
         raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
     if io not in IO_MODES:
         raise OptionError(f"io={io!r} is not known. Use one of: {', '.join(IO_MODES)}.")
     resolve_on(on, master.key)
     chosen = _BY_NAME[algorithm]
-    _check_options(chosen.needs, options)
     _check_filter(use_filter, master)
     size = parse_memory(memory)
-    return Engine(chosen, master, on, how, size, io, columns, clock, options, use_filter)
+    return Engine(chosen, master, on, how, size, io, columns, clock, options, use_filter, choose)
 
 
 def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
@@ -437,6 +468,14 @@ def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
             f"use_filter=True, but the master table at {master.path} has no membership filter. "
             "Build it with MasterTable.from_arrow(…, filter_bits=10), or leave use_filter out."
         )
+
+
+def _check_auto_options(options: Mapping[str, int | str]) -> None:
+    for name, value in options.items():
+        users = [known.needs for known in _BY_NAME.values() if name in known.needs.options]
+        if not users:
+            raise OptionError(f"No algorithm has an option {name!r}, so auto has no use for it.")
+        _check_options(users[0], {name: value})
 
 
 def _check_options(needs: Needs, options: Mapping[str, int | str]) -> None:

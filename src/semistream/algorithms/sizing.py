@@ -98,11 +98,9 @@ class Sizing:
 
     def plan(self, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
-        free = memory - self._filter_bytes
-        for draft in (self._generous(free), *self._frugal()):
-            plan = self._sized(free, options, draft)
-            if self._enough(plan, options):
-                return self._with_filter(plan)
+        plan = self.fitting(memory, options)
+        if plan is not None:
+            return plan
         if self.least_memory(options) >= _NO_MEMORY:
             raise BudgetError(
                 f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
@@ -114,6 +112,15 @@ class Sizing:
             + (", or drop the options that fix sizes." if options else ".")
             + self._filter_advice()
         )
+
+    def fitting(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
+        """The same, or None when `memory` is too little."""
+        free = memory - self._filter_bytes
+        for draft in (self._generous(free), *self._frugal()):
+            plan = self._sized(free, options, draft)
+            if self._enough(plan, options):
+                return self._with_filter(plan)
+        return None
 
     def least_memory(self, options: Mapping[str, Any]) -> int:
         """The smallest budget that works: what the most frugal draft takes."""

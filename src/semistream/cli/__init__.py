@@ -4,6 +4,7 @@
     semistream run         a pipeline from a file
     semistream master      master tables: build, look at, change, clean up
     semistream compare     the algorithms side by side, without Spark
+    semistream tune        the best plan for a master table; measure this machine
     semistream reproduce   the papers' experiments and figures
 
 Help and version must come at once, so the library, and with it Arrow, Numba and Spark, is imported
@@ -16,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from semistream.cli import compare, demo, master, reproduce, run
+from semistream.cli import compare, demo, master, reproduce, run, tune
 
 __all__ = ["app"]
 
@@ -29,6 +30,7 @@ app.add_typer(master.master_app, name="master")
 app.command()(demo.demo)
 app.command()(run.run)
 app.command()(compare.compare)
+app.command()(tune.tune)
 app.command()(reproduce.reproduce)
 
 

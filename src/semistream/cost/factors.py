@@ -7,9 +7,11 @@ measured by `semistream tune --calibrate`; those shipped with semistream stand i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from semistream.errors import OptionError
@@ -67,8 +69,34 @@ class MeasuredFactors:
     """On which machine, how and when they were measured."""
 
 
+def factors_path(io: str) -> Path:
+    """Where the factors measured on this machine are kept: a file per way of reading."""
+    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(config) / "semistream" / f"factors-{io}.json"
+
+
+def known_factors(io: str = "buffered") -> MeasuredFactors:
+    """The factors measured on this machine, or those shipped if none were."""
+    path = factors_path(io)
+    if path.is_file():
+        return _loaded(path.read_text("utf-8"), str(path))
+    shipped = shipped_factors()
+    advice = "not of this machine: `semistream tune --calibrate` measures them"
+    return replace(shipped, source=f"shipped, {advice} ({shipped.source})")
+
+
 def shipped_factors() -> MeasuredFactors:
     """The factors that come with semistream, measured on the machine that `source` names."""
     text = resources.files("semistream.cost").joinpath("shipped_factors.json").read_text("utf-8")
-    found = json.loads(text)
-    return MeasuredFactors(CostFactors.of(found["factors"]), found["source"])
+    return _loaded(text, "shipped_factors.json")
+
+
+def _loaded(text: str, name: str) -> MeasuredFactors:
+    try:
+        found = json.loads(text)
+        return MeasuredFactors(CostFactors.of(found["factors"]), found["source"])
+    except (ValueError, KeyError, TypeError, OptionError) as error:
+        raise OptionError(
+            f"{name} does not hold cost factors ({error}). Remove it, or measure them again with "
+            "`semistream tune --calibrate`."
+        ) from error

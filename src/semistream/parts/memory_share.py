@@ -23,6 +23,21 @@ _STEPS = 64
 """Memory moves in parts of the pool of this size when the front stage asks for more."""
 
 
+def judged_rows(
+    rows: int, hit_ratio: float, row_bytes: float, pool: float, most_share: float
+) -> int:
+    """How many rows a front stage should have that answers this share of the tuples with `rows`.
+
+    Half of them while it does not pay, twice as many while it pays well, up to its most.
+    """
+    share = rows * row_bytes / pool
+    if hit_ratio < share and share > 1 / 128:
+        return rows // 2
+    if hit_ratio > 2 * share and share * 1.1 < most_share:
+        return int(min(rows * 2, most_share * pool / row_bytes))
+    return rows
+
+
 class SlotOwner(Protocol):
     """Who gives out the slots of a stream table: an arrival queue or a scan window."""
 
@@ -108,16 +123,16 @@ class MemoryShare:
 
     def _judge(self, hit_ratio: float) -> None:
         """Halve the front stage while it does not pay; double it while it pays well."""
-        rows = self._kept.capacity
-        least, most = self._pool / 256, self._most * self._pool
+        rows, row_bytes = self._kept.capacity, self._row_bytes
         # Slots that are never used share nothing: short streams leave some free.
         wanted, self._owner.was_full = self._owner.was_full, False
         if not wanted:
             return
-        if hit_ratio < self.share and rows * self._row_bytes > 2 * least:
-            self._shrink_front(rows // 2)
-        elif hit_ratio > 2 * self.share and rows * self._row_bytes * 1.1 < most:
-            self._grow_front(int(min(rows * 2, most / self._row_bytes)))
+        better = judged_rows(rows, hit_ratio, row_bytes, self._pool, self._most)
+        if better < rows:
+            self._shrink_front(better)
+        elif better > rows:
+            self._grow_front(better)
 
     def _shrink_front(self, rows: int) -> None:
         before = self._budget.used

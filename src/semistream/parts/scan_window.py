@@ -46,7 +46,7 @@ class ScanWindow:
         self._count = 0
         self._limit = table.capacity
         self.was_full = False
-        """Whether there was no free slot at some time; whoever reads it may reset it."""
+        """Whether no more could enter at some time; whoever reads it may reset it."""
 
     def __len__(self) -> int:
         """How many tuples wait."""
@@ -131,7 +131,8 @@ class ScanWindow:
                 taken.append(piece)
                 count -= len(piece)
                 self._next = piece.stop
-        self.was_full = self.was_full or not any(map(len, self._gaps()))
+        # Of chunks that are equal, fewer slots than there are chunks stay free.
+        self.was_full = self.was_full or self.free < max(self.cycle, 1)
         return tuple(taken)
 
 

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from semistream.algorithms import engine
 from semistream.budget import parse_memory
+from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
@@ -32,7 +34,8 @@ AUTO: Final[tuple[str, Mapping[str, Option]]] = (
     "chybridjoin",
     {"admission": "tinylfu", "front_percent": 50},
 )
-"""What algorithm="auto" stands for: an algorithm, and options unless others are given.
+"""What algorithm="auto" stands for unless all of R fits the memory: an algorithm, and options
+unless others are given.
 
 A task ends with its micro-batch, so few tuples ever wait: the front stage has use for more."""
 _FRESHNESS: Final = ("pinned", "latest")
@@ -83,10 +86,13 @@ def join(
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     _check(df, freshness, shuffle, options)
+    may_broadcast = algorithm == "auto" and not options and freshness == "pinned"
     algorithm, chosen = _resolved(algorithm, options)
     given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
     shape = _checked_shape(df, master, algorithm, given | chosen)
     pinned = freshness == "pinned"
+    if may_broadcast and master.shard_count == 1:
+        algorithm, chosen = _broadcast(master, shape, parse_memory(memory)) or (algorithm, chosen)
     task = JoinTask(
         path=master.location,
         version=master.version if pinned else None,
@@ -106,6 +112,16 @@ def join(
         task = replace(task, divided_by=key_types(master))
         df = divided(df, task.key_shards(master))
     return df.mapInArrow(operator(task), schema)
+
+
+def _broadcast(
+    master: MasterTable, shape: JoinShape, memory: int
+) -> tuple[str, dict[str, Any]] | None:
+    """All of R in every worker, if it fits: a broadcast that does not pass through the driver."""
+    nothing = pa.RecordBatch.from_pylist([], shape.stream_schema)
+    # Half stays free for tuples that are wider than their schema says.
+    options = in_memory(master, shape, nothing, memory // 2)
+    return None if options is None else (IN_MEMORY, options)
 
 
 def _check(

@@ -1,0 +1,146 @@
+"""`semistream tune`: the best plan for a master table, and the cost factors it rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from semistream.cli.compare import Io
+from semistream.cli.report import output, reported, side
+from semistream.errors import OptionError
+
+if TYPE_CHECKING:
+    from semistream.cost.calibration import Calibration
+    from semistream.cost.empirical import Measured
+
+__all__ = ["tune"]
+
+_TUPLES: Final = 240_000
+
+
+def tune(
+    path: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATH]", help="The folder, or the URI, of a master table."),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help='The budget, such as "64MB".')] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Tuples per second; without --memory, the least for it.")
+    ] = None,
+    skew: Annotated[
+        float | None, typer.Option(help="Zipf exponent of the stream; 0 is uniform.")
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help='An algorithm, or "auto".')] = "auto",
+    io: Annotated[Io, typer.Option(help="How pages are read.")] = Io.BUFFERED,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine first, in about a minute.")
+    ] = False,
+    empirical: Annotated[
+        bool, typer.Option("--empirical", help="Run the sizes around the best, and compare.")
+    ] = False,
+) -> None:
+    """Plan a join: the fastest for a memory, or the least memory for a rate."""
+    with reported(side()):
+        if not calibrate and path is None:
+            raise OptionError("Name a master table to plan for, or use --calibrate, or both.")
+        if calibrate:
+            _calibrate(io)
+        if path is not None:
+            _plan(path, memory, rate, skew, algorithm, io, empirical)
+
+
+def _calibrate(io: str) -> None:
+    from semistream.cost.calibration import calibrate
+
+    with side().status("Measuring …") as status:
+        found = calibrate(io, progress=lambda what: status.update(f"Measuring {what} …"))
+    output().print(_factor_table(found))
+    output().print(_read_table(found))
+    stored = found.save()
+    output().print(f"Measured in {found.seconds:.0f} s, kept in {stored}", soft_wrap=True)
+
+
+def _plan(
+    path: str,
+    memory: str | None,
+    rate: float | None,
+    skew: float | None,
+    algorithm: str,
+    io: str,
+    empirical: bool,
+) -> None:
+    import semistream as ss
+
+    master = ss.MasterTable.open(path)
+    found = ss.plan(master, memory=memory, rate=rate, skew=skew, algorithm=algorithm, io=io)
+    output().print(found.explain(), soft_wrap=True)
+    if empirical:
+        _measure(master, found, skew or 0.0, io)
+
+
+def _measure(master: object, found: object, exponent: float, io: str) -> None:
+    from semistream import JoinPlan, MasterTable, Skew
+    from semistream.cost.empirical import measure_grid, zipf_stream
+    from semistream.cost.factors import known_factors
+    from semistream.cost.model import CostModel
+    from semistream.cost.tuner import Tuner
+    from semistream.parts.join_shape import JoinShape
+
+    assert isinstance(master, MasterTable)
+    assert isinstance(found, JoinPlan)
+    batches = zipf_stream(master, exponent, _TUPLES, master.layout == "given")
+    shape = JoinShape(batches[0].schema, master, list(master.key), "inner", None)
+    factors = known_factors(io).factors
+    model = CostModel(master, shape, batches[0], Skew(exponent), factors, io)
+    points = list(measure_grid(Tuner(model), found.algorithm, found.memory, batches, io))
+    _print_points(output(), points)
+
+
+def _print_points(console: Console, points: list[Measured]) -> None:
+    table = Table(box=box.SIMPLE)
+    table.add_column("sizes")
+    for name in ("predicted", "priced", "off", "measured", "off"):
+        table.add_column(name, justify="right")
+    for point in points:
+        sizes = ", ".join(f"{name} {value}" for name, value in point.options.items()) or "default"
+        table.add_row(
+            sizes,
+            f"{point.predicted:,.0f}",
+            f"{point.priced:,.0f}",
+            f"{point.predicted / point.priced - 1:+.1%}",
+            f"{point.measured:,.0f}",
+            f"{point.predicted / point.measured - 1:+.0%}",
+        )
+    console.print(table)
+    priced = sum(abs(p.predicted / p.priced - 1) for p in points) / len(points)
+    timed = sum(abs(p.predicted / p.measured - 1) for p in points) / len(points)
+    best = max(points, key=lambda p: p.priced)
+    console.print(
+        f"Deviation of the model: {priced:.1%} from the priced rate, {timed:.0%} from the clock. "
+        f"The tuned sizes give {points[0].priced / best.priced:.1%} of the best priced rate."
+    )
+
+
+def _factor_table(found: Calibration) -> Table:
+    from dataclasses import asdict
+
+    table = Table("cost factor", box=box.SIMPLE, title=f"{found.io}: cost of an operation")
+    table.add_column("µs", justify="right")
+    table.add_column("spread", justify="right")
+    for name, value in asdict(found.factors).items():
+        table.add_row(name, f"{(value or 0) * 1e6:,.4f}", f"{found.spread[name]:.0%}")
+    return table
+
+
+def _read_table(found: Calibration) -> Table:
+    table = Table("read", box=box.SIMPLE, title="reads by themselves, decoding included")
+    for name in ("bytes", "median µs", "p90 µs"):
+        table.add_column(name, justify="right")
+    for read in found.reads:
+        way = f"{read.io}, {'in a row' if read.sequential else 'at random'}"
+        table.add_row(way, f"{read.size:,}", f"{read.median * 1e6:,.0f}", f"{read.p90 * 1e6:,.0f}")
+    return table

@@ -1,0 +1,198 @@
+"""Calibration: the cost factors of this machine, measured in under a minute.
+
+Reads are measured by themselves, by size, in a row and at random. What the rest costs is found from
+whole joins: a dozen short runs that differ in what they do most of, each counted and timed, and the
+factors that explain the times best. So a factor includes what goes with its operation in this
+engine, and what a read costs that another thread does meanwhile is not counted twice.
+
+Probes, appends, deletes and outputs come together in every run: they are measured as one, and keep
+the proportions of the shipped factors.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.algorithms.engine import engine
+from semistream.cost.factors import CostFactors, factors_path, shipped_factors
+from semistream.cost.read_costs import ReadCost, read_costs
+from semistream.metrics import Metrics
+from semistream.relation import MasterTable
+from semistream.workload import ZipfKeys, products, sales
+from semistream.workload.zipf import scattered
+
+Floats = NDArray[np.float64]
+
+_ROWS, _SEED = 100_000, 20
+_REPEAT = 3
+_PULL = 0.02
+"""How much a factor as it is shipped weighs against a run that is explained."""
+_READS: dict[str, str] = {
+    "partitions_read": "partition_read",
+    "sequential_reads": "sequential_read",
+    "bytes_read": "byte_read",
+    "index_pages_read": "index_page_read",
+    "iterations": "iteration",
+}
+"""Counters that the runs tell apart, and their factors."""
+_TUPLES: dict[str, tuple[str, ...]] = {
+    "probes": ("probe",),
+    "front_probes": ("front_probe",),
+    "appends": ("append", "delete"),
+    "outputs": ("output", "stream_read"),
+}
+"""What is done for single tuples goes together: it is measured as one, and shared as shipped."""
+
+Run = tuple[str, str, float, int, int, dict[str, Any]]
+_RUNS: tuple[Run, ...] = (
+    ("meshjoin", "key", 0.0, 30_000, 1, {"partition_pages": 2}),
+    ("meshjoin", "key", 0.0, 150_000, 4, {"partition_pages": 4}),
+    ("rmeshjoin", "given", 1.0, 150_000, 4, {"partition_pages": 8}),
+    ("hybridjoin", "key", 0.0, 40_000, 1, {"look_ups": 0, "partition_pages": 1}),
+    ("hybridjoin", "key", 1.0, 150_000, 4, {"look_ups": 0, "partition_pages": 4}),
+    ("hybridjoin", "key", 0.5, 150_000, 4, {"look_ups": 8, "partition_pages": 1}),
+    ("hybridjoin", "given", 0.5, 100_000, 4, {"partition_pages": 2}),
+    ("xhybridjoin", "given", 1.0, 100_000, 4, {"partition_pages": 2, "pinned_partitions": 4}),
+    ("oxhybridjoin", "given", 1.0, 200_000, 4, {"partition_pages": 4, "pinned_partitions": 4}),
+    ("oxhybridjoin", "key", 0.5, 300_000, 40, {"pinned_partitions": 1 << 20}),
+    ("chybridjoin", "key", 1.0, 200_000, 2, {"front_percent": 25}),
+    ("chybridjoin", "key", 1.5, 300_000, 4, {"front_percent": 25}),
+    ("cmeshjoin", "key", 1.2, 200_000, 4, {"partition_pages": 4, "front_percent": 25}),
+    ("inlj", "key", 0.0, 3_000, 1, {}),
+    ("inlj", "given", 1.0, 3_000, 1, {}),
+)
+"""Algorithm, layout, exponent, tuples, memory in MB, and sizes."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Cost factors as measured, how much they varied, and the reads by size."""
+
+    io: str
+    factors: CostFactors
+    spread: dict[str, float]
+    """The standard deviation of each factor over the repetitions, as a part of it."""
+    reads: tuple[ReadCost, ...]
+    unexplained: float
+    """How far the factors miss the runs they were found from, on average."""
+    seconds: float
+
+    def save(self, path: Path | None = None) -> Path:
+        """Keep the factors for this user, where `known_factors` finds them."""
+        path = path or factors_path(self.io)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        at = time.strftime("%Y-%m-%d")
+        content = {
+            "source": f"measured on {platform.node()} ({platform.machine()}, {self.io}) on {at}",
+            "factors": asdict(self.factors),
+            "spread": self.spread,
+            "unexplained": self.unexplained,
+            "reads": [asdict(read) for read in self.reads],
+        }
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        return path
+
+
+def calibrate(
+    io: str, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
+) -> Calibration:
+    """Measure the factors; `folder` is on the disk that is meant, by default a temporary one."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-") as name:
+        masters = _masters(Path(name))
+        progress("reads")
+        reads = tuple(read_costs(masters["key"]))
+        rounds = []
+        for number in range(_REPEAT + 1):
+            progress(f"joins, round {number} of {_REPEAT}")
+            measured = [_measured(masters, run, io) for run in _RUNS]
+            # The first round compiles and warms up.
+            rounds += [measured] if number else []
+    found = [_factors(measured)[0] for measured in rounds]
+    # Whatever disturbs a run makes it longer: the fastest tells most.
+    fastest = [min(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
+    together, unexplained = _factors(fastest)
+    spread = {
+        name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
+        for name, value in asdict(together).items()
+    }
+    seconds = time.perf_counter() - started
+    return Calibration(io, together, spread, reads, unexplained, seconds)
+
+
+def _masters(folder: Path) -> dict[str, MasterTable]:
+    table = products(_ROWS, seed=_SEED)
+    by_rank = table.take(pa.array(scattered(np.arange(_ROWS), _ROWS, _SEED)))
+    options: dict[str, Any] = {"key": "product_id", "page_bytes": 32768}
+    return {
+        "key": MasterTable.from_arrow(table, folder / "key", **options),
+        "given": MasterTable.from_arrow(by_rank, folder / "given", layout="given", **options),
+    }
+
+
+def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
+    """One run, counted and timed; its stream is made before."""
+    algorithm, layout, exponent, tuples, megabytes, options = run
+    batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=20_000))
+    memory = megabytes << 20
+    some = engine(algorithm, masters[layout], on="product_id", memory=memory, io=io, **options)
+    _exhaust(some.run(batches))
+    some.close()
+    return some.metrics()
+
+
+def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in batches:
+        pass
+
+
+def _factors(measured: list[Metrics]) -> tuple[CostFactors, float]:
+    """The factors that explain the seconds best, and by how much they miss on average."""
+    shipped = asdict(shipped_factors().factors)
+    counts = np.array([[getattr(m, name) for name in _READS] for m in measured], np.float64)
+    # A read in a row is not one from anywhere.
+    counts[:, 0] -= counts[:, 1]
+    shares = {name: sum(shipped[f] for f in factors) for name, factors in _TUPLES.items()}
+    per_tuple = [sum(getattr(m, name) * price for name, price in shares.items()) for m in measured]
+    counts = np.column_stack([counts, per_tuple])
+    seconds = np.array([m.seconds for m in measured])
+    usual = np.array([*(shipped[factor] for factor in _READS.values()), 1.0])
+    # Where the runs do not tell two prices apart, they stay as they usually are to each other.
+    pulled = np.vstack([counts / seconds[:, None], np.diag(_PULL / usual)])
+    wanted = np.concatenate([np.ones(len(seconds)), np.full(len(usual), _PULL)])
+    prices = least_squares(pulled, wanted)
+    missed = float(np.abs(counts @ prices / seconds - 1).mean())
+    found = {factor: float(price) for factor, price in zip(_READS.values(), prices, strict=False)}
+    for factor in (factor for factors in _TUPLES.values() for factor in factors):
+        found[factor] = float(shipped[factor] * prices[-1])
+    return replace(shipped_factors().factors, page_read=0.0, **found), missed
+
+
+def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:
+    """X >= 0 that makes matrix · x closest to `wanted`, by one coordinate after the other.
+
+    >>> least_squares(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([2.0, 1.0])).round(3).tolist()
+    [1.5, 0.0]
+    """
+    scale = np.sqrt((matrix**2).sum(axis=0))
+    scale[scale == 0] = 1.0
+    matrix = matrix / scale
+    products_, aims = matrix.T @ matrix, matrix.T @ wanted
+    x = np.zeros(matrix.shape[1])
+    for _ in range(rounds // len(x)):
+        for i in range(len(x)):
+            if products_[i, i]:
+                x[i] = max(0.0, x[i] + (aims[i] - products_[i] @ x) / products_[i, i])
+    found: Floats = x / scale
+    return found

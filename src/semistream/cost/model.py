@@ -1,0 +1,226 @@
+"""The model: from the sizes of a plan to the operations that a stream tuple takes.
+
+It describes this engine, not the papers' prototypes (their equations are in `cost.equations`):
+the sizes are those that `Sizing` gives, and a prediction has the counters that a run would have.
+
+    skew ─► popularity ─► front stage: hit share, rows, slots
+                             └─► INLJ: a page per tuple, MESHJOIN: a cycle, HYBRIDJOIN: steady state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.algorithms.assembly import exchanged_bytes
+from semistream.algorithms.engine import needs_of
+from semistream.algorithms.sizing import Sizing
+from semistream.cost.factors import CostFactors
+from semistream.cost.popularity import Popularity
+from semistream.cost.prediction import Operations, Prediction
+from semistream.cost.skew import Skew
+from semistream.cost.steady_state import SteadyState, steady_state
+from semistream.parts import arrival_queue
+from semistream.parts.join_shape import JoinShape
+from semistream.parts.memory_share import judged_rows
+from semistream.plan import JoinPlan
+from semistream.relation import MasterTable
+from semistream.relation.frame import ALIGNMENT
+
+_TUPLES_PER_STEP = 65536
+"""INLJ takes so many tuples in a step."""
+_LEARNED = 0.95
+"""The hit share at which a front stage is judged, of what it will be: it is still learning."""
+_LOCATOR_ROW = 16
+"""Bytes of a row of the locator."""
+
+
+class _Front(NamedTuple):
+    """A front stage that has settled: its rows, its hit share, and the slots it leaves."""
+
+    rows: int
+    hits: float
+    slots: int
+
+
+class CostModel:
+    """Predicts plans of any algorithm for one master, one kind of stream tuple and one skew."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        shape: JoinShape,
+        sample: pa.RecordBatch,
+        skew: Skew,
+        factors: CostFactors,
+        io: str = "buffered",
+    ) -> None:
+        """`sample` tells how wide stream tuples are, as for `Sizing`."""
+        self.master = master
+        self.shape = shape
+        self.sample = sample
+        self.skew = skew
+        self.factors = factors
+        self.popularity = Popularity(master, skew)
+        self._direct = io == "direct"
+
+    def sizing(self, algorithm: str) -> Sizing:
+        """What divides a budget among the parts of an algorithm."""
+        return Sizing(needs_of(algorithm), self.master, self.shape, self.sample)
+
+    def planned(
+        self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None
+    ) -> Prediction:
+        """The plan for a budget, and what it will do; `options` fix some of its sizes."""
+        options = options or {}
+        return self.predict(self.sizing(algorithm).plan(memory, options), options)
+
+    def predict(self, plan: JoinPlan, options: Mapping[str, Any] | None = None) -> Prediction:
+        """What a plan will do; `options` are those that it was made with."""
+        needs = needs_of(plan.algorithm)
+        front = self._front(plan, arrival_queue.BYTES_PER_SLOT if needs.queue else 0)
+        if not needs.waiting:
+            operations, waiting = self._look_ups(plan, front), 0.0
+        elif needs.queue:
+            operations, waiting = self._queue(plan, front)
+        else:
+            operations, waiting = self._scan(plan, front)
+        made_with = dict(options or {})
+        shrinks = front.rows < 0.9 * plan.front_rows
+        return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, shrinks)
+
+    def _front(self, plan: JoinPlan, queue_bytes: int) -> _Front:
+        """The front stage once memory has moved to where it pays."""
+        if plan.admission == "pinned":
+            hits = self.popularity.first(plan.pinned_partitions, plan.partition_pages)
+            return _Front(plan.front_rows, hits, plan.stream_slots)
+        if not plan.front_rows:
+            return _Front(0, 0.0, plan.stream_slots)
+        top, rows = self.popularity.top, plan.front_rows
+        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
+        if not plan.stream_slots:
+            turn = self.master.page_count
+            return _Front(
+                rows, self.popularity.noticed(self._keys(rows), plan.recent_codes, turn), 0
+            )
+        pool = rows * row_bytes + plan.stream_slots * slot_bytes
+        most = rows * row_bytes / pool
+        while True:
+            judged = judged_rows(rows, _LEARNED * top(self._keys(rows)), row_bytes, pool, most)
+            if judged == rows:
+                break
+            rows = judged
+        slots = plan.stream_slots + int((plan.front_rows - rows) * row_bytes / slot_bytes)
+        return _Front(rows, top(self._keys(rows)), slots)
+
+    def _keys(self, rows: float) -> float:
+        """How many keys have so many master rows."""
+        return rows * self.popularity.keys / max(self.master.row_count, 1)
+
+    def _look_ups(self, plan: JoinPlan, front: _Front) -> Operations:
+        """INLJ: neighbours in the stream share a page only by chance."""
+        shares = self.popularity.shares(1, self._top(plan, front))
+        missed = 1 - front.hits
+        same = float((shares.of_one / max(missed, 1e-12)) ** 2 @ shares.number)
+        reads = missed * (1 - same)
+        return Operations(
+            **self._read(reads, 0.0, 1),
+            index_pages_read=self._located(missed, plan.stream_chunk_rows),
+            probes=missed,
+            front_probes=1.0 if plan.front_rows else 0.0,
+            outputs=self._outputs,
+            iterations=missed / _TUPLES_PER_STEP,
+        )
+
+    def _located(self, missed: float, chunk: int) -> float:
+        """Locator pages per tuple, when each is read once for a chunk of tuples."""
+        if self.master.layout == "key" or not missed:
+            return 0.0
+        pages = max(1.0, self.popularity.keys * _LOCATOR_ROW / (16 << 10))
+        asked = chunk * missed
+        return float(pages * -np.expm1(asked * np.log1p(-1 / max(pages, 1.0 + 1e-9))) / chunk)
+
+    def _scan(self, plan: JoinPlan, front: _Front) -> tuple[Operations, float]:
+        """MESHJOIN: w tuples enter for each partition of the cycle."""
+        cycle = self._partitions(plan)
+        per_step: float = front.slots / cycle
+        if needs_of(plan.algorithm).tuples_per_partition:
+            per_step = front.slots // cycle if plan.front_rows else plan.chunk_tuples
+        missed = 1 - front.hits
+        reads = missed / per_step
+        operations = Operations(
+            **self._read(reads, reads * (1 - 1 / cycle), plan.partition_pages),
+            probes=reads * self.master.row_count / cycle,
+            **self._tuples(plan, missed),
+            iterations=reads,
+        )
+        return operations, per_step * cycle
+
+    def _queue(self, plan: JoinPlan, front: _Front) -> tuple[Operations, float]:
+        """HYBRIDJOIN and its kin: the steady state of stream table and queue."""
+        missed, pinned = 1 - front.hits, plan.pinned_partitions
+        at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
+        shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
+        if not missed:
+            state = SteadyState(0.0, 0.0, 0.0)
+        elif not len(shares.of_one):
+            # Everything is pinned: a step settles all that has come.
+            return self._all_pinned(plan)
+        else:
+            entering = shares._replace(of_one=shares.of_one / missed)
+            state = steady_state(entering, front.slots, max(plan.look_ups, 1), at_once)
+        reads = missed * state.reads
+        rows = self.master.row_count / self._partitions(plan)
+        pinned_rows = plan.pinned_in_disk_buffer * rows
+        operations = Operations(
+            **self._read(reads, 0.0, plan.partition_pages),
+            index_pages_read=reads if self.master.layout == "given" else 0.0,
+            probes=reads * (rows + pinned_rows),
+            **self._tuples(plan, missed),
+            iterations=reads / max(plan.look_ups, 1),
+        )
+        return operations, state.waiting
+
+    def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
+        """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""
+        operations = Operations(
+            probes=self.master.row_count / plan.stream_slots,
+            **self._tuples(plan, 1.0),
+            iterations=1 / plan.stream_slots,
+        )
+        return operations, plan.stream_slots / 2
+
+    def _top(self, plan: JoinPlan, front: _Front) -> int:
+        """The most frequent keys that never reach the disk; pinned ones are left out elsewhere."""
+        return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
+
+    def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
+        """What is done for each stream tuple, or for each that misses."""
+        return {
+            "front_probes": 1.0 if plan.front_rows else 0.0,
+            "appends": missed,
+            "deletes": missed,
+            "outputs": self._outputs,
+        }
+
+    def _read(self, reads: float, sequential: float, partition_pages: int) -> dict[str, float]:
+        """Reads of partitions as counters."""
+        pages = self.master.page_count / -(-self.master.page_count // partition_pages)
+        stored = float(self.master.pages.length.sum()) / max(self.master.page_count, 1)
+        return {
+            "partitions_read": reads,
+            "sequential_reads": sequential,
+            "pages_read": reads * pages,
+            # A direct read begins and ends at a multiple of the alignment.
+            "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),
+        }
+
+    @property
+    def _outputs(self) -> float:
+        return self.master.row_count / self.popularity.keys
+
+    def _partitions(self, plan: JoinPlan) -> int:
+        return max(1, -(-self.master.page_count // plan.partition_pages))

@@ -1,0 +1,154 @@
+"""`plan`: what a join will do, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from semistream.algorithms.engine import ALGORITHMS, needs_of
+from semistream.budget import parse_memory
+from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors
+from semistream.cost.model import CostModel
+from semistream.cost.prediction import Prediction
+from semistream.cost.skew import Skew
+from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
+from semistream.cost.tuner import Tuner
+from semistream.errors import OptionError, RateError
+from semistream.parts.join_shape import JoinShape, On
+from semistream.plan import Expectation, JoinPlan
+from semistream.relation import MasterTable
+
+_CURVE = (0.25, 0.5, 1.0, 2.0, 4.0)
+_LEAST_SAMPLE = 100
+_PAYLOAD = 12
+"""Bytes of a stream tuple beside an 8-byte key, when nothing is known: the papers have 20."""
+
+
+def plan(
+    master: MasterTable,
+    *,
+    memory: int | str | None = None,
+    algorithm: str = "auto",
+    skew: float | Skew | SkewEstimate | None = None,
+    rate: float | None = None,
+    stream: pa.Schema | pa.RecordBatch | pa.Table | None = None,
+    on: On | None = None,
+    how: str = "inner",
+    columns: Sequence[str] | None = None,
+    io: str = "buffered",
+    factors: CostFactors | None = None,
+    **options: int | str,
+) -> JoinPlan:
+    """The best plan for a master table: for so much memory, or the least memory for a rate.
+
+    Args:
+        master: the master table.
+        memory: the budget, as bytes or "64MB"; without it, the least that reaches `rate`.
+        algorithm: one of `ALGORITHMS`, or "auto" for the best of them.
+        skew: the stream's Zipf exponent, a `Skew`, or an estimate; by default estimated from
+            `stream` if that has tuples, else taken as 0, which is the slowest case.
+        rate: stream tuples per second that must be reached.
+        stream: what stream tuples look like: a schema, or better a sample. By default tuples of
+            20 bytes.
+        on: as in `engine`; by default the master's key columns.
+        how: "inner" or "left".
+        columns: the master's columns to add, by default all but its key.
+        io: "buffered" or "direct".
+        factors: by default those measured on this machine, or shipped if none were.
+        options: sizes that are fixed, as `engine` takes them.
+    """
+    if memory is None and rate is None:
+        raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
+    _check_rate(rate)
+    sample = _sample(stream, master)
+    shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
+    known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
+    found, told = resolved_skew(skew, sample, shape, master)
+    tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
+    ranked = _ranked(tuner, algorithm, memory, rate)
+    return explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
+
+
+def _ranked(
+    tuner: Tuner, algorithm: str, memory: int | str | None, rate: float | None
+) -> list[Prediction]:
+    """The plans to choose from, the best first."""
+    if algorithm != "auto":
+        needs_of(algorithm)
+    if memory is None:
+        assert rate is not None
+        return [tuner.cheapest(rate, ALGORITHMS if algorithm == "auto" else [algorithm])]
+    size = parse_memory(memory)
+    ranked = tuner.choose(size) if algorithm == "auto" else [tuner.best(algorithm, size)]
+    if rate is not None and ranked[0].rate < rate:
+        raise RateError(
+            f"{size:,} bytes serve {ranked[0].rate:,.0f} tuples per second at best, with "
+            f"{ranked[0].plan.algorithm}; {rate:,.0f} were asked for. {tuner.advice(rate)}"
+        )
+    return ranked
+
+
+def explained(
+    tuner: Tuner,
+    ranked: list[Prediction],
+    basis: tuple[str, ...],
+    curve: tuple[float, ...] = _CURVE,
+) -> JoinPlan:
+    """The first of the plans with what is expected of it; `curve` are multiples of its memory."""
+    best = ranked[0]
+    sizes = [int(best.plan.memory * factor) for factor in curve]
+    expected = Expectation(
+        rate=best.rate,
+        io_per_tuple=best.io_per_tuple,
+        hit_share=best.hit_share,
+        wait_seconds=best.wait_seconds,
+        seconds=best.seconds_by_operation,
+        rivals=tuple((other.plan.algorithm, other.rate) for other in ranked[1:]),
+        curve=tuple(tuner.curve(best.plan.algorithm, sizes)),
+        basis=basis,
+    )
+    return replace(best.plan, options=dict(best.options), expected=expected)
+
+
+def resolved_skew(
+    given: float | Skew | SkewEstimate | None,
+    sample: pa.RecordBatch,
+    shape: JoinShape,
+    master: MasterTable,
+) -> tuple[Skew, str]:
+    """The skew to plan for, and where it comes from."""
+    if given is None and sample.num_rows >= _LEAST_SAMPLE:
+        given = estimate_skew(shape.key_codes(shape.plain(sample))[0], master.row_count)
+    if given is None:
+        return Skew(0.0), "not known, so for a uniform stream, which is the slowest"
+    if isinstance(given, SkewEstimate):
+        return replace(given.skew, keys=None), str(given)
+    found = given if isinstance(given, Skew) else Skew(float(given))
+    return found, f"exponent {found.exponent:g}, as given"
+
+
+def _sample(
+    stream: pa.Schema | pa.RecordBatch | pa.Table | None, master: MasterTable
+) -> pa.RecordBatch:
+    if isinstance(stream, pa.Table):
+        batches = stream.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], stream.schema)
+    if isinstance(stream, pa.RecordBatch):
+        return stream
+    if isinstance(stream, pa.Schema):
+        return pa.RecordBatch.from_pylist([], stream)
+    if stream is not None:
+        raise OptionError(
+            f"stream is a {type(stream).__name__}; it must be a pyarrow Schema, RecordBatch or "
+            "Table."
+        )
+    fields = [master.schema.field(name) for name in master.key]
+    rest = pa.field("__tuple", pa.binary(_PAYLOAD), nullable=False)
+    return pa.RecordBatch.from_pylist([], pa.schema([*fields, rest]))
+
+
+def _check_rate(rate: float | None) -> None:
+    if rate is not None and not 0 < rate < float("inf"):
+        raise OptionError(f"rate={rate!r} must be stream tuples per second, more than 0.")

@@ -1,0 +1,125 @@
+"""Popularity: what share of a stream falls on which partitions of R.
+
+Where frequent keys lie in front, the shares follow from Zipf's law. Where they are scattered, it
+is chance which partitions hold them: the most frequent are placed by a seeded draw, and the many
+others, of which every partition has its part, evenly.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.cost.skew import Skew
+from semistream.cost.zipf_sums import zipf_share, zipf_shares
+from semistream.relation import MasterTable
+
+Floats = NDArray[np.float64]
+
+_PLACED = 1 << 14
+_SEED = 20
+_MOST_CLASSES = 2048
+_ROUNDS = 40
+
+
+class Shares(NamedTuple):
+    """Partitions in classes: `number` of them have the share `of_one` of the stream each."""
+
+    of_one: Floats
+    number: Floats
+
+    @property
+    def total(self) -> float:
+        """The share of the stream on all of them."""
+        return float(self.of_one @ self.number)
+
+
+class Popularity:
+    """How a stream is spread over the keys and pages of a master table."""
+
+    def __init__(self, master: MasterTable, skew: Skew) -> None:
+        """For one master and one skew."""
+        self.keys = skew.keys or max(master.row_count, 1)
+        self.exponent = skew.exponent
+        by_frequency = "frequency" if master.layout == "given" else "scattered"
+        self.scattered = (skew.order or by_frequency) == "scattered"
+        self._rows = np.concatenate([[0], np.cumsum(master.pages.rows, dtype=np.float64)])
+        self._keys_per_row = self.keys / max(master.row_count, 1)
+        self.shares = lru_cache(maxsize=64)(self._shares)
+
+    def top(self, keys: float) -> float:
+        """The share of the stream on the most frequent keys."""
+        return zipf_share(keys, self.keys, self.exponent)
+
+    def noticed(self, keys: float, recent: float, turn: float) -> float:
+        """The share of the stream on `keys` keys that CINLJ keeps.
+
+        It lets in a key that comes twice within a buffer of `recent` missed tuples, and pushes out
+        one that did not come in the last `turn` of them. So a key of share p comes in as
+        p (1 − e^(−p · buffer)) and goes out as e^(−p · turn), and is kept for the one's part.
+        """
+        edges = np.unique(
+            np.append(np.geomspace(1, self.keys, 4096).astype(np.int64) - 1, self.keys)
+        )
+        count = np.diff(edges)
+        shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
+        each = np.diff(shares) / count
+        hits = 0.0
+        for _ in range(_ROUNDS):
+            # On average the buffer is half full, and only misses fill it.
+            enters = each * -np.expm1(-each * recent / 2 / (1 - hits))
+            leaves = np.exp(-each * turn / (1 - hits))
+            kept = _kept(enters, leaves, count, min(keys, self.keys))
+            hits = (hits + float(kept * count @ each)) / 2
+        return hits
+
+    def first(self, partitions: int, partition_pages: int) -> float:
+        """The share of the stream on the first partitions."""
+        if not partitions:
+            return 0.0
+        return float(self._by_partition(partition_pages, 0)[:partitions].sum())
+
+    def _shares(self, partition_pages: int, top: int = 0, skipped: int = 0) -> Shares:
+        """The partitions behind the first `skipped`, for a stream without its `top` keys."""
+        shares = np.sort(self._by_partition(partition_pages, top)[skipped:])
+        if len(shares) <= _MOST_CLASSES:
+            return Shares(shares, np.ones(len(shares)))
+        # The heaviest stand alone; of the others, neighbours are much alike.
+        cuts = len(shares) - np.unique(np.geomspace(1, len(shares), _MOST_CLASSES).astype(int))
+        begins = np.unique(np.append(cuts, 0))
+        count = np.diff(np.append(begins, len(shares))).astype(np.float64)
+        return Shares(np.add.reduceat(shares, begins) / count, count)
+
+    def _by_partition(self, partition_pages: int, top: int) -> Floats:
+        pages = len(self._rows) - 1
+        edges = self._rows[np.append(np.arange(0, pages, partition_pages), pages)]
+        if self.scattered:
+            return self._placed(edges, top)
+        ranks = np.maximum(edges * self._keys_per_row, top)
+        return np.diff(zipf_shares(ranks, self.keys, self.exponent))
+
+    def _placed(self, edges: Floats, top: int) -> Floats:
+        placed = min(self.keys, max(_PLACED, 2 * top))
+        steps = np.arange(placed + 1, dtype=np.float64)
+        heads = np.diff(zipf_shares(steps, self.keys, self.exponent))
+        heads[:top] = 0.0
+        rows = np.random.default_rng(_SEED).integers(0, int(edges[-1]), placed)
+        homes = np.searchsorted(edges, rows, side="right") - 1
+        shares = np.bincount(homes, weights=heads, minlength=len(edges) - 1)
+        rest = 1 - zipf_share(max(placed, top), self.keys, self.exponent)
+        even: Floats = shares + rest * np.diff(edges) / edges[-1]
+        return even
+
+
+def _kept(enters: Floats, leaves: Floats, count: Floats, keys: float) -> Floats:
+    """The part of the time that each key is kept, so that `keys` are kept at a time."""
+    low, high = -60.0, 60.0
+    kept: Floats = enters
+    for _ in range(_ROUNDS):
+        pressure = (low + high) / 2
+        kept = enters / (enters + np.exp(pressure) * leaves)
+        low, high = (pressure, high) if kept @ count > keys else (low, pressure)
+    return kept

@@ -1,0 +1,69 @@
+"""Prediction: what a plan will do and cost for each stream tuple, once it is warm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from semistream.cost.factors import CostFactors
+from semistream.cost.pricing import priced_parts, priced_seconds
+from semistream.plan import JoinPlan
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Operations per stream tuple, under the names of `Metrics`."""
+
+    partitions_read: float = 0.0
+    sequential_reads: float = 0.0
+    pages_read: float = 0.0
+    bytes_read: float = 0.0
+    index_pages_read: float = 0.0
+    probes: float = 0.0
+    front_probes: float = 0.0
+    appends: float = 0.0
+    deletes: float = 0.0
+    outputs: float = 0.0
+    stream_reads: float = 1.0
+    iterations: float = 0.0
+    shed: float = 0.0
+    returned: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan does for a stream that is always there, in the steady state."""
+
+    plan: JoinPlan
+    operations: Operations
+    factors: CostFactors
+    hit_share: float
+    """The share of stream tuples that the front stage answers."""
+    waiting: float
+    """Stream tuples that wait at a time."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the plan was made with."""
+    shrinks: bool = False
+    """Whether the front stage will give up memory that does not pay there."""
+
+    @property
+    def rate(self) -> float:
+        """Stream tuples finished per second (μ)."""
+        seconds = priced_seconds(self.operations, self.factors)
+        return 1 / seconds if seconds > 0 else float("inf")
+
+    @property
+    def io_per_tuple(self) -> float:
+        """Pages of R read per stream tuple."""
+        return self.operations.pages_read
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a stream tuple waits on average: by Little's law, waiting tuples / rate."""
+        return self.waiting / self.rate
+
+    @property
+    def seconds_by_operation(self) -> dict[str, float]:
+        """Seconds per stream tuple, by cost factor."""
+        return priced_parts(self.operations, self.factors)

@@ -1,0 +1,53 @@
+"""What a read of R costs on this disk: by size, in a row and at random, cached and direct."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from semistream.relation import IO_MODES, Frame, MasterTable
+
+_PAGES = (1, 4, 16)
+_READS = 150
+_SEED = 20
+
+
+@dataclass(frozen=True)
+class ReadCost:
+    """Reads of one size in one way."""
+
+    io: str
+    pages: int
+    size: int
+    """Bytes of a read."""
+    sequential: bool
+    median: float
+    """Seconds, decoding and checksums included."""
+    p90: float
+
+
+def read_costs(master: MasterTable) -> Iterator[ReadCost]:
+    """Time reads of several sizes, each in a row and at random."""
+    for io in IO_MODES:
+        for pages in _PAGES:
+            for sequential in (True, False):
+                yield _timed(master, io, min(pages, master.page_count), sequential)
+
+
+def _timed(master: MasterTable, io: str, pages: int, sequential: bool) -> ReadCost:
+    places = np.arange(0, master.page_count - pages + 1, pages)
+    if not sequential:
+        places = np.random.default_rng(_SEED).permutation(places)
+    with master.reader(io) as reader:
+        frame = Frame(reader.frame_bytes(pages))
+        taken = []
+        for number in range(_READS):
+            started = time.perf_counter()
+            reader.read(int(places[number % len(places)]), pages, frame)
+            taken.append(time.perf_counter() - started)
+        size = reader.bytes_read // _READS
+    median, p90 = np.quantile(taken, [0.5, 0.9])
+    return ReadCost(io, pages, size, sequential, float(median), float(p90))

@@ -1,0 +1,88 @@
+"""Simulation of the queue, for streams of which much falls on a single partition.
+
+The steady state takes it that all partitions wait equally long. When one of them has a third of the
+stream, its read frees a third of the table at once, and others wait now more, now less. That has no
+simple formula, but it is simple to play: only the partitions of the tuples matter, not the tuples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.cost.popularity import Floats, Shares
+from semistream.kernels.compiling import kernel
+
+_SLOTS = 2048
+_ALONE = 64
+"""So many of the heaviest partitions are played as they are."""
+_FILLINGS = 100
+_SEED = 20
+
+
+def simulated_reads(
+    shares: Shares, slots: float, look_ups: int = 1, settled_at_once: float = 0.0
+) -> float:
+    """Partition reads per tuple that enters; the arguments are those of `steady_state`."""
+    light, heavy, factor = _scaled(shares, slots)
+    weights = np.append(np.concatenate([light, heavy]), settled_at_once)
+    cumulated = np.cumsum(weights / weights.sum())
+    scaled = max(int(slots / factor), 2)
+    reads = np.zeros(len(weights), np.int64)
+    tuples = _play(cumulated, scaled, _FILLINGS * scaled, look_ups, reads, _SEED)
+    # With fewer slots a heavy partition is read more often, a group of light ones is not.
+    return float(reads[: len(light)].sum() + reads[len(light) :].sum() / factor) / tuples
+
+
+def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
+    """Groups of light partitions, heavy ones, and by how much slots and groups are fewer."""
+    each = np.repeat(shares.of_one, shares.number.astype(np.int64))
+    factor = max(1.0, slots / _SLOTS)
+    heavy, light = each[-_ALONE:], each[:-_ALONE]
+    groups = max(1, round(len(light) / factor))
+    begins = np.unique(np.linspace(0, len(light), groups, endpoint=False).astype(np.int64))
+    return np.add.reduceat(light, begins) if len(light) else light, heavy, factor
+
+
+@kernel
+def _play(
+    cumulated: NDArray[np.float64],
+    slots: int,
+    tuples: int,
+    look_ups: int,
+    reads: NDArray[np.int64],
+    seed: int,
+) -> int:
+    """Let tuples come and be settled; counts the reads of the second half, returns its tuples.
+
+    The last partition is the pinned one: its tuples leave at the end of the step.
+    """
+    np.random.seed(seed)
+    pinned = len(cumulated) - 1
+    homes = np.empty(tuples + slots, np.int32)
+    oldest = np.full(len(cumulated), -1, np.int64)
+    waiting = np.zeros(len(cumulated), np.int64)
+    arrived = at = half = 0
+    free = slots
+    while arrived < tuples:
+        for _ in range(free):
+            drawn = np.searchsorted(cumulated, np.random.random(), side="right")
+            home = drawn if drawn < pinned else pinned
+            homes[arrived] = home
+            if home != pinned and oldest[home] < 0:
+                oldest[home] = arrived
+            waiting[home] += 1
+            arrived += 1
+        free = waiting[pinned]
+        waiting[pinned] = 0
+        if half == 0 and arrived > tuples // 2:
+            half = arrived
+        for _ in range(look_ups):
+            while at < arrived and oldest[homes[at]] != at:
+                at += 1
+            if at < arrived:
+                home = homes[at]
+                free += waiting[home]
+                waiting[home], oldest[home] = 0, -1
+                reads[home] += half > 0
+    return int(arrived - half)

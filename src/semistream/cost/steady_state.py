@@ -1,0 +1,86 @@
+"""The steady state of HYBRIDJOIN and its kin: how many partition reads a stream tuple takes.
+
+The papers take the tuples finished per read, w, as proportional to h_S · d / R_t, with a constant
+to be measured. It can be derived. Count time in tuples that enter the stream table. A partition
+with the share q of them is read when its oldest waiting tuple has become the oldest of all, which
+takes about the same time T for every partition: T plays the part of the *characteristic time* in
+Che's approximation for caches. After a read, the partition's next tuple comes after 1 / q on
+average, and T later it is read again. So
+
+    reads per tuple    r = Σ q / (1 + qT)
+    tuples per read    w = 1 + qT
+    waiting tuples       = Σ qT (1 + qT/2) / (1 + qT)
+
+and T follows from the waiting tuples, which are the slots of the table less half of what a read
+frees, since the table is full before a read and empties with it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from semistream.cost.popularity import Shares
+from semistream.cost.simulation import simulated_reads
+
+_HALVINGS = 60
+_MUCH = 0.1
+"""With more of the stream on a single partition, T is not the same for all: it is played."""
+
+
+class SteadyState(NamedTuple):
+    """Per tuple that enters the stream table."""
+
+    reads: float
+    """Partition reads."""
+    longest_wait: float
+    """T: how many other tuples enter while the first tuple of a partition waits."""
+    waiting: float
+    """Tuples in the table, on average."""
+
+
+def steady_state(
+    shares: Shares, slots: float, look_ups: int = 1, settled_at_once: float = 0.0
+) -> SteadyState:
+    """How a full stream table of `slots` works, with these shares of the tuples that enter it.
+
+    `look_ups` partitions are read together. `settled_at_once` is the share of tuples that leave in
+    the step in which they come, without a read (X-HYBRIDJOIN's pinned partitions).
+    """
+    low, high = 0.0, 1.0
+    while _room(shares, high, slots, look_ups, settled_at_once) > 0 and high < 1e18:
+        high *= 4
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _room(shares, middle, slots, look_ups, settled_at_once) > 0:
+            low = middle
+        else:
+            high = middle
+    wait = (low + high) / 2
+    reads = _reads(shares, wait)
+    if shares.of_one[-1] > _MUCH:
+        reads = simulated_reads(shares, slots, look_ups, settled_at_once)
+    return SteadyState(reads, wait, _waiting(shares, wait))
+
+
+def _reads(shares: Shares, wait: float) -> float:
+    return float((shares.of_one / (1 + shares.of_one * wait)) @ shares.number)
+
+
+def _waiting(shares: Shares, wait: float) -> float:
+    x = shares.of_one * wait
+    return float((x * (1 + x / 2) / (1 + x)) @ shares.number)
+
+
+def _room(
+    shares: Shares, wait: float, slots: float, look_ups: int, settled_at_once: float
+) -> float:
+    """Slots that are still free if T were `wait`; negative when too many tuples would wait."""
+    x, reads = shares.of_one * wait, _reads(shares, wait)
+    if not reads:
+        return -slots
+    # The number a read frees varies, so half of its mean square counts, not of its mean.
+    squares = float((shares.of_one * (1 + x + x / (1 + x))) @ shares.number)
+    freed = np.divide(squares + (look_ups - 1) / reads, 2)
+    return float(slots - settled_at_once / reads - freed - _waiting(shares, wait))

@@ -1,0 +1,213 @@
+"""The tuner: the sizes that give the highest rate for a memory, or need the least for a rate.
+
+The papers set the derivative of μ to zero, for one size at a time and with everything else fixed.
+Sizes here are whole pages and partitions, and the budget's minimum cuts some of them off, so the
+tuner tries: one size after the other over a geometric row of values, until none gets better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from semistream.algorithms.engine import ALGORITHMS, needs_of
+from semistream.algorithms.sizing import Sizing
+from semistream.cost.model import CostModel
+from semistream.cost.prediction import Prediction
+from semistream.errors import BudgetError, RateError
+
+Options = Mapping[str, Any]
+
+_PINNED_SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1.0)
+_FRONT_PERCENTS = (2, 4, 8, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
+_LOOK_UPS = (0, 4, 8, 16, 32, 64)
+_PROMISING = (
+    *("chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin", "rmeshjoin"),
+    *("meshjoin", "cinlj", "inlj"),
+)
+"""The order in which algorithms are tried when one good plan makes others needless."""
+_ROUNDS = 3
+_CLOSE = 1.01
+"""Memory is found to a hundredth."""
+
+
+class Tuner:
+    """Finds the best plans of a cost model."""
+
+    def __init__(self, model: CostModel, fixed: Options | None = None) -> None:
+        """`fixed` options stay as they are."""
+        self.model = model
+        self._fixed = dict(fixed or {})
+        self._sizings: dict[str, Sizing] = {}
+        self._known: dict[tuple[Any, ...], Prediction | None] = {}
+
+    def best(self, algorithm: str, memory: int) -> Prediction:
+        """The plan of an algorithm with the highest rate for so much memory."""
+        least = {"front_percent": _FRONT_PERCENTS[0]} if needs_of(algorithm).front_share else {}
+        options = least | self._fixed
+        found = self.tried(algorithm, memory, options)
+        if found is None:
+            # Its error says what the least is.
+            return self.model.planned(algorithm, memory, options)
+        for _ in range(_ROUNDS):
+            before = found.rate
+            for name in self._open(algorithm):
+                found, options = self._better(algorithm, memory, name, found, options)
+            if found.rate <= before * 1.001:
+                break
+        return found
+
+    def choose(self, memory: int, algorithms: Iterable[str] = ALGORITHMS) -> list[Prediction]:
+        """The best plans of all algorithms that the memory is enough for, the fastest first."""
+        found, least = [], {}
+        for algorithm in algorithms:
+            try:
+                found.append(self.best(algorithm, memory))
+            except BudgetError:
+                least[algorithm] = self._sizing(algorithm).least_memory(self._fixed)
+        if not found:
+            algorithm = min(least, key=lambda name: least[name])
+            raise BudgetError(
+                f"memory={memory:,} bytes is too little for any algorithm on this master: the "
+                f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory."
+            )
+        return sorted(found, key=lambda prediction: -prediction.rate)
+
+    def least_memory(self, algorithm: str, rate: float) -> Prediction:
+        """The plan of an algorithm that reaches a rate with the least memory."""
+        low = self._sizing(algorithm).least_memory(self._fixed)
+        high = max(low, self.most_memory)
+        most = self.best(algorithm, high)
+        if most.rate < rate:
+            raise RateError(
+                f"No memory lets {algorithm} serve {rate:,.0f} tuples per second: with all of R "
+                f"in memory it is {most.rate:,.0f}. Ask for less, or divide the stream among "
+                "several tasks."
+            )
+        found = most
+        while high > low * _CLOSE:
+            middle = int((low * high) ** 0.5)
+            tried = self._reaching(algorithm, middle, rate)
+            if tried is None:
+                low = middle + 1
+            else:
+                found, high = tried, middle
+        return found
+
+    def cheapest(self, rate: float, algorithms: Iterable[str] = ALGORITHMS) -> Prediction:
+        """The plan that reaches a rate with the least memory of all."""
+        best: Prediction | None = None
+        most: dict[str, float] = {}
+        for algorithm in sorted(algorithms, key=_PROMISING.index):
+            # Whoever is not faster with less than the best needs has no chance.
+            if best and not self._reaching(algorithm, int(best.plan.memory / _CLOSE), rate):
+                continue
+            try:
+                best = self.least_memory(algorithm, rate)
+            except RateError:
+                most[algorithm] = self.best(algorithm, self.most_memory).rate
+        if best is None:
+            algorithm = max(most, key=lambda name: most[name])
+            raise RateError(
+                f"No memory serves {rate:,.0f} tuples per second. With all of R in memory, "
+                f"{algorithm} does {most[algorithm]:,.0f}. Ask for less, or divide the stream "
+                "among several tasks."
+            )
+        return best
+
+    def advice(self, rate: float) -> str:
+        """What to do to reach a rate."""
+        try:
+            least = self.cheapest(rate).plan
+        except RateError as error:
+            return str(error)
+        return f"Give it {least.memory:,} bytes, with {least.algorithm}."
+
+    def curve(self, algorithm: str, memories: Iterable[int]) -> list[tuple[int, float]]:
+        """What other budgets would give: pairs of memory and rate."""
+        points = []
+        for memory in memories:
+            try:
+                points.append((memory, self.best(algorithm, memory).rate))
+            except BudgetError:
+                continue
+        return points
+
+    @property
+    def most_memory(self) -> int:
+        """More than this does not help: all of R fits, in whatever form it is kept."""
+        return 3 * int(self.model.master.pages.length.sum()) + (64 << 20)
+
+    def _reaching(self, algorithm: str, memory: int, rate: float) -> Prediction | None:
+        try:
+            found = self.best(algorithm, memory)
+        except BudgetError:
+            return None
+        return found if found.rate >= rate else None
+
+    def _open(self, algorithm: str) -> list[str]:
+        """The sizes that are to be chosen."""
+        needs = needs_of(algorithm)
+        names = ["front_percent"] if needs.front_share else []
+        names += ["pinned_partitions"] if needs.pinned_share else []
+        names += ["partition_pages"] if "partition_pages" in needs.options else []
+        names += ["look_ups"] if needs.look_ups and self.model.master.layout == "key" else []
+        return [name for name in names if name not in self._fixed]
+
+    def _better(
+        self, algorithm: str, memory: int, name: str, best: Prediction, options: dict[str, Any]
+    ) -> tuple[Prediction, dict[str, Any]]:
+        """The best value of one size, with the others as they are."""
+        now = best.plan
+        for value in self._values(name, memory, best):
+            changed = options | {name: value}
+            if name == "partition_pages" and now.pinned_partitions and self._pins(algorithm):
+                # As many pages stay pinned as before.
+                pages = now.pinned_partitions * now.partition_pages
+                changed["pinned_partitions"] = max(1, round(pages / value))
+            found = self.tried(algorithm, memory, changed)
+            if found is not None and _may_replace(found, best, name) and found.rate > best.rate:
+                best, options = found, changed
+        return best, options
+
+    def _pins(self, algorithm: str) -> bool:
+        return "pinned_partitions" in self._open(algorithm)
+
+    def _values(self, name: str, memory: int, now: Prediction) -> list[int]:
+        master, pages = self.model.master, now.plan.partition_pages
+        if name == "front_percent":
+            return list(_FRONT_PERCENTS)
+        if name == "look_ups":
+            return list(_LOOK_UPS)
+        page = float(master.pages.length.sum()) / max(master.page_count, 1)
+        if name == "pinned_partitions":
+            whole = -(-master.page_count // pages)
+            sizes = [int(memory * share / page / pages) for share in _PINNED_SHARES]
+            return sorted({*(min(max(size, 0), whole) for size in sizes), 0, whole})
+        values = [1]
+        while values[-1] * 2 <= master.page_count and values[-1] * 2 * page <= memory / 3:
+            values += [values[-1] * 3 // 2, values[-1] * 2] if values[-1] > 1 else [2]
+        return values
+
+    def tried(self, algorithm: str, memory: int, options: Options) -> Prediction | None:
+        """What these sizes give; None if they do not fit."""
+        known = {k: v for k, v in options.items() if k in needs_of(algorithm).options}
+        key = (algorithm, memory, *sorted(known.items()))
+        if key not in self._known:
+            plan = self._sizing(algorithm).fitting(memory, known)
+            self._known[key] = None if plan is None else self.model.predict(plan, known)
+        return self._known[key]
+
+    def _sizing(self, algorithm: str) -> Sizing:
+        if algorithm not in self._sizings:
+            self._sizings[algorithm] = self.model.sizing(algorithm)
+        return self._sizings[algorithm]
+
+
+def _may_replace(found: Prediction, best: Prediction, name: str) -> bool:
+    """Whether a plan may be taken if it is faster by the model."""
+    # Frugal plans work in tiny chunks, which costs what no counter shows.
+    if found.plan.stream_chunk_rows < best.plan.stream_chunk_rows:
+        return False
+    # Memory that is to move soon is better where it belongs from the start.
+    return not found.shrinks or (best.shrinks and name != "front_percent")

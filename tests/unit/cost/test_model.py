@@ -1,0 +1,124 @@
+"""The model against runs of the engine: predicted and counted operations, priced alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import semistream as ss
+from semistream.cost.factors import shipped_factors
+from semistream.cost.model import CostModel
+from semistream.cost.popularity import Popularity, Shares
+from semistream.cost.pricing import priced_seconds
+from semistream.cost.simulation import simulated_reads
+from semistream.cost.skew import Skew
+from semistream.cost.steady_state import steady_state
+from semistream.parts.join_shape import JoinShape
+from semistream.workload import ZipfKeys, sales
+
+FACTORS = shipped_factors().factors
+Cases = list[tuple[str, str, float, float, dict[str, Any]]]
+
+CASES: Cases = [
+    ("inlj", "key", 1.0, 0.10, {}),
+    ("inlj", "given", 0.5, 0.10, {}),
+    ("cinlj", "key", 1.0, 0.10, {}),
+    ("cinlj", "given", 0.5, 0.20, {}),
+    ("meshjoin", "key", 1.0, 0.20, {}),
+    ("meshjoin", "given", 0.0, 0.20, {"partition_pages": 8}),
+    ("rmeshjoin", "key", 0.5, 0.20, {}),
+    ("rmeshjoin", "given", 1.0, 0.20, {"partition_pages": 8}),
+    ("cmeshjoin", "key", 0.0, 0.20, {}),
+    ("cmeshjoin", "given", 1.0, 0.20, {"partition_pages": 8}),
+    ("hybridjoin", "key", 0.0, 0.10, {}),
+    ("hybridjoin", "key", 1.0, 0.20, {}),
+    ("hybridjoin", "key", 1.0, 0.10, {"look_ups": 0, "partition_pages": 4}),
+    ("hybridjoin", "given", 1.0, 0.10, {}),
+    ("xhybridjoin", "key", 0.5, 0.10, {}),
+    ("xhybridjoin", "given", 1.0, 0.20, {"pinned_partitions": 8}),
+    ("oxhybridjoin", "key", 0.0, 0.10, {}),
+    ("oxhybridjoin", "given", 1.0, 0.20, {"pinned_partitions": 8}),
+    ("chybridjoin", "key", 0.5, 0.10, {}),
+    ("chybridjoin", "key", 1.0, 0.20, {"front_percent": 25}),
+    ("chybridjoin", "given", 1.0, 0.10, {}),
+]
+
+
+def model(master: ss.MasterTable, exponent: float) -> CostModel:
+    sample = next(sales(1000, ZipfKeys(1000, exponent, seed=1), 1000, batch_rows=1000))
+    shape = JoinShape(sample.schema, master, "product_id", "inner", None)
+    return CostModel(master, shape, sample, Skew(exponent), FACTORS)
+
+
+@pytest.mark.parametrize(("algorithm", "layout", "exponent", "share", "options"), CASES)
+def test_predicted_and_priced_rates_agree(
+    masters: dict[str, ss.MasterTable],
+    stream: Any,
+    counted: Any,
+    algorithm: str,
+    layout: str,
+    exponent: float,
+    share: float,
+    options: dict[str, Any],
+) -> None:
+    master = masters[layout]
+    memory = int(master.pages.length.sum() * share)
+    engine = ss.engine(algorithm, master, on="product_id", memory=memory, **options)
+    tuples = 9_000 if algorithm == "inlj" else 18_000 if algorithm == "cinlj" else 60_000
+    found = counted(engine, stream(exponent, tuples, tuples // 6), warm=2)
+    predicted = model(master, exponent).planned(algorithm, memory, options)
+    assert predicted.plan == engine.plan
+    assert predicted.rate == pytest.approx(1 / priced_seconds(found, FACTORS), rel=0.05)
+    assert predicted.io_per_tuple == pytest.approx(found.pages_read, rel=0.06)
+
+
+def test_a_uniform_stream_has_the_closed_form() -> None:
+    # n = 100 equal partitions and w tuples per read: n (w − 1)(w + 1) / (2 w) wait, and the
+    # table has w/2 + (w − 1)/(2 w) slots more.
+    slots, n = 5_000.0, 100
+    state = steady_state(Shares(np.full(n, 1 / n), np.ones(n)), slots)
+    w = 1 / state.reads
+    assert n * (w - 1) * (w + 1) / (2 * w) == pytest.approx(state.waiting, rel=1e-6)
+    assert state.waiting + w / 2 + (w - 1) / (2 * w) == pytest.approx(slots, rel=1e-6)
+    assert w == pytest.approx(2 * slots / n, rel=0.02)
+
+
+def test_steady_state_and_simulation_agree_where_both_hold() -> None:
+    shares = Shares(np.sort(np.random.default_rng(3).dirichlet(np.ones(200))), np.ones(200))
+    for slots, look_ups in ((1_000, 1), (20_000, 1), (3_000, 8)):
+        state = steady_state(shares, slots, look_ups)
+        played = simulated_reads(shares, slots, look_ups)
+        assert state.reads == pytest.approx(played, rel=0.03)
+
+
+def test_shares_add_up_and_the_heaviest_come_last(masters: dict[str, ss.MasterTable]) -> None:
+    for layout, master in masters.items():
+        popularity = Popularity(master, Skew(1.0))
+        shares = popularity.shares(2)
+        assert shares.total == pytest.approx(1.0)
+        assert (np.diff(shares.of_one) >= 0).all()
+        rest = popularity.shares(2, 50)
+        assert rest.total == pytest.approx(1 - popularity.top(50)), layout
+
+
+def test_many_partitions_are_put_into_classes(masters: dict[str, ss.MasterTable]) -> None:
+    popularity = Popularity(masters["given"], Skew(0.8))
+    popularity._rows = np.linspace(0, 20_000, 50_001)
+    shares = popularity.shares(1)
+    assert len(shares.of_one) < 5_000
+    assert shares.number.sum() == 50_000
+    assert shares.total == pytest.approx(1.0)
+
+
+def test_more_memory_is_never_slower(masters: dict[str, ss.MasterTable]) -> None:
+    some = model(masters["key"], 0.8)
+    rates = [some.planned("hybridjoin", size << 10, {"look_ups": 0}).rate for size in (256, 512)]
+    assert rates[0] < rates[1]
+
+
+def test_waiting_follows_littles_law(masters: dict[str, ss.MasterTable]) -> None:
+    predicted = model(masters["key"], 0.0).planned("rmeshjoin", 512 << 10)
+    assert predicted.waiting == pytest.approx(predicted.plan.stream_slots)
+    assert predicted.wait_seconds * predicted.rate == pytest.approx(predicted.waiting)

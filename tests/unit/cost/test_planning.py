@@ -1,0 +1,175 @@
+"""`ss.plan`: the tuner, the skew, what is explained and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.cost import CostFactors
+from semistream.cost.factors import factors_path, known_factors, shipped_factors
+from semistream.cost.model import CostModel
+from semistream.cost.skew_estimate import estimate_skew
+from semistream.cost.tuner import Tuner
+from semistream.errors import BudgetError, OptionError, RateError, UnknownAlgorithmError
+from semistream.parts.join_shape import JoinShape
+from semistream.workload import ZipfKeys, sales
+
+Masters = dict[str, ss.MasterTable]
+FACTORS = shipped_factors().factors
+
+
+@pytest.fixture(autouse=True)
+def _no_measured_factors(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def tuner(master: ss.MasterTable, exponent: float) -> Tuner:
+    sample = next(sales(1000, ZipfKeys(1000, exponent, seed=1), 1000, batch_rows=1000))
+    shape = JoinShape(sample.schema, master, "product_id", "inner", None)
+    return Tuner(CostModel(master, shape, sample, ss.Skew(exponent), FACTORS))
+
+
+GRIDS: list[tuple[str, str, dict[str, list[int]]]] = [
+    ("hybridjoin", "key", {"partition_pages": [1, 2, 3, 4, 6, 8, 12], "look_ups": [0, 4, 8, 16]}),
+    ("xhybridjoin", "given", {"partition_pages": [1, 2, 4, 8], "pinned_partitions": [1, 2, 4, 8]}),
+    ("oxhybridjoin", "given", {"partition_pages": [1, 2, 4, 8], "pinned_partitions": [1, 3, 6]}),
+    ("chybridjoin", "key", {"partition_pages": [1, 2, 3, 4, 6], "front_percent": [8, 15, 25, 40]}),
+    ("meshjoin", "key", {"partition_pages": [1, 2, 3, 4, 6, 8, 12, 16]}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "layout", "grid"), GRIDS)
+def test_no_point_of_a_grid_is_better_than_what_is_tuned(
+    masters: Masters, algorithm: str, layout: str, grid: dict[str, list[int]]
+) -> None:
+    some = tuner(masters[layout], 1.0)
+    memory = int(masters[layout].pages.length.sum() * 0.2)
+    best = some.best(algorithm, memory)
+    for values in product(*grid.values()):
+        found = some.tried(algorithm, memory, dict(zip(grid, values, strict=True)))
+        if found is not None and not found.shrinks:
+            assert found.rate <= best.rate * 1.02, found.options
+
+
+def test_the_least_memory_for_a_rate_gives_that_rate_and_less_does_not(masters: Masters) -> None:
+    some = tuner(masters["key"], 1.0)
+    wanted = some.best("chybridjoin", 400_000).rate
+    least = some.least_memory("chybridjoin", wanted)
+    assert least.rate >= wanted
+    assert least.plan.memory <= 404_000
+    assert some.best("chybridjoin", int(least.plan.memory * 0.95)).rate < wanted
+
+
+def test_auto_takes_the_fastest_and_says_what_the_others_give(masters: Masters) -> None:
+    plan = ss.plan(masters["key"], memory=300_000, skew=1.0)
+    assert plan.expected is not None
+    rates = [rate for _, rate in plan.expected.rivals]
+    assert rates == sorted(rates, reverse=True)
+    assert plan.expected.rate >= rates[0]
+    assert plan.algorithm == "chybridjoin"
+    assert ss.plan(masters["key"], memory=300_000, skew=0.0).algorithm != "chybridjoin"
+
+
+def test_a_plan_is_what_an_engine_with_its_options_does(masters: Masters) -> None:
+    sample = next(sales(5000, ZipfKeys(20_000, 1.0, seed=4), 20_000, batch_rows=5000))
+    plan = ss.plan(masters["key"], memory=300_000, stream=sample, on="product_id")
+    engine = ss.engine(
+        plan.algorithm, masters["key"], on="product_id", memory=plan.memory, **plan.options
+    )
+    list(engine.run([sample]))
+    assert engine.plan == plan
+    assert sum(plan.parts.values()) <= plan.memory
+
+
+def test_with_room_for_the_whole_master_nothing_is_read(masters: Masters) -> None:
+    size = int(masters["key"].pages.length.sum())
+    plan = ss.plan(masters["key"], memory=4 * size, skew=0.0)
+    assert plan.expected is not None
+    assert plan.expected.io_per_tuple < 1e-6
+
+
+def test_explain_tells_rate_wait_skew_and_factors(masters: Masters) -> None:
+    plan = ss.plan(masters["key"], memory="300KB", skew=1.0)
+    text = plan.explain()
+    for word in ("tuples/s", "pages per 1,000", "wait", "more:", "exponent 1", "--calibrate"):
+        assert word in text
+    html = plan._repr_html_()
+    assert html.count("<rect") == len(plan.parts)
+    assert "<polyline" in html
+
+
+def test_a_sample_tells_the_skew(masters: Masters) -> None:
+    sample = next(sales(20_000, ZipfKeys(20_000, 0.9, seed=9), 20_000, batch_rows=20_000))
+    plan = ss.plan(masters["key"], memory=300_000, stream=sample, on="product_id")
+    assert plan.expected is not None
+    assert "exponent 0.9" in plan.expected.basis[0]
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.8, 1.0, 1.3])
+@pytest.mark.parametrize("keys", [2_000, 500_000])
+def test_estimated_exponents(exponent: float, keys: int) -> None:
+    ranks = ZipfKeys(keys, exponent, seed=11).ranks(20_000)
+    found = estimate_skew(ranks, keys)
+    tolerance = 0.03 if exponent >= 0.5 else 0.2
+    assert found.skew.exponent == pytest.approx(exponent, abs=tolerance)
+    assert abs(found.skew.exponent - exponent) <= 4 * found.exponent_error + 0.005
+    if exponent >= 0.8:
+        assert found.top_codes[0] == 0
+        assert found.fit_error < 0.03
+
+
+def test_a_stream_that_is_not_after_zipf_shows_in_the_fit() -> None:
+    half_hot = np.where(np.arange(20_000) % 2, 7, np.arange(20_000))
+    assert estimate_skew(half_hot, 100_000).fit_error > 0.1
+
+
+def test_an_empty_sample_is_refused() -> None:
+    with pytest.raises(OptionError, match="without tuples"):
+        estimate_skew(np.empty(0, np.int64), 100)
+
+
+def test_bad_input_says_what_is_possible(masters: Masters) -> None:
+    master = masters["key"]
+    with pytest.raises(OptionError, match="memory it may use, a rate"):
+        ss.plan(master)
+    with pytest.raises(BudgetError, match=r"the least is [\d,]+ bytes"):
+        ss.plan(master, memory=1000)
+    with pytest.raises(BudgetError, match=r"the least is [\d,]+ bytes"):
+        ss.plan(master, memory=1000, algorithm="hybridjoin")
+    with pytest.raises(RateError, match="No memory serves"):
+        ss.plan(master, rate=1e12)
+    with pytest.raises(RateError, match="Give it"):
+        ss.plan(master, memory=200_000, rate=5e5, algorithm="hybridjoin")
+    with pytest.raises(OptionError, match="at least 0"):
+        ss.plan(master, memory=300_000, skew=-1.0)
+    with pytest.raises(OptionError, match="more than 0"):
+        ss.plan(master, memory=300_000, rate=0)
+    with pytest.raises(UnknownAlgorithmError, match="chybridjoin"):
+        ss.plan(master, memory=300_000, algorithm="fastjoin")
+    with pytest.raises(OptionError, match="pyarrow Schema"):
+        ss.plan(master, memory=300_000, stream=[1])  # type: ignore[arg-type]
+
+
+def test_measured_factors_are_used_when_there_are_some() -> None:
+    assert "shipped" in known_factors("direct").source
+    path = factors_path("direct")
+    path.parent.mkdir(parents=True)
+    path.write_text('{"source": "here", "factors": {"probe": 0.5}}')
+    assert known_factors("direct").factors == CostFactors(probe=0.5)
+    assert "shipped" in known_factors("buffered").source
+    path.write_text('{"factors": {"prob": 0.5}}')
+    with pytest.raises(OptionError, match="--calibrate"):
+        known_factors("direct")
+
+
+def test_a_schema_is_enough(masters: Masters) -> None:
+    schema = pa.schema([("product_id", pa.int64()), ("quantity", pa.int32())])
+    wide = pa.schema([("product_id", pa.int64()), ("note", pa.binary(200))])
+    narrow_plan = ss.plan(masters["key"], memory=300_000, stream=schema, algorithm="hybridjoin")
+    wide_plan = ss.plan(masters["key"], memory=300_000, stream=wide, algorithm="hybridjoin")
+    assert narrow_plan.stream_slots > 2 * wide_plan.stream_slots
