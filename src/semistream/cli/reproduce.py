@@ -44,7 +44,11 @@ def reproduce(
         ),
     ] = None,
     timing: Annotated[
-        Timing, typer.Option(help="At the prices of the papers' machines, or on this one.")
+        Timing,
+        typer.Option(
+            help="At the prices of the papers' machines; or on this one, without those figures "
+            "whose arrival rate is an overload only there."
+        ),
     ] = Timing.priced,
     scale: Annotated[Scale, typer.Option(help="Sizes of R and memory.")] = Scale.laptop,
     folder: Annotated[
@@ -60,7 +64,7 @@ def reproduce(
     """Run the papers' experiments and draw their figures beside what the papers claim."""
     with reported(side()):
         from semistream.experiments.catalogue import FIGURES, chosen
-        from semistream.experiments.claims import verdicts
+        from semistream.experiments.claims import numbers, verdicts
         from semistream.experiments.page import write_page
         from semistream.experiments.report import write_report
         from semistream.experiments.reproduce import Reproduction
@@ -69,12 +73,15 @@ def reproduce(
             _list_figures({name: one.title for name, one in FIGURES.items()})
             return
         some = chosen(figures)
+        if timing is Timing.measured:
+            some = [figure for figure in some if not figure.only_priced]
         reproduction = Reproduction(folder, timing.value, scale.value)
         _run(reproduction, reproduction.missing(some), processes)
         drawn = [reproduction.drawn(figure) for figure in some]
         path = write_report(drawn, reproduction, folder)
         if page is not None:
-            write_page(drawn, reproduction, page)
+            measured = Reproduction(folder, Timing.measured.value, scale.value)
+            write_page(drawn, reproduction, page, numbers(measured.complete(some)))
         _tell(verdicts({one.figure.name: one for one in drawn}))
         typer.echo(f"report: {path}")
 

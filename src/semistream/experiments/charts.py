@@ -17,13 +17,15 @@ __all__ = ["draw", "write_chart"]
 # Okabe and Ito's palette: told apart by everyone, also in print.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
-_MOST_MARKED: Final = 40
+_MOST_MARKED: Final = 30
+_MOST_TICKS: Final = 10
 _SIZE: Final = (6.0, 3.9)
 
 
 def write_chart(drawn: Drawn, folder: Path) -> dict[str, Path]:
     """Write the chart as SVG and PNG and its data as JSON; the paths by kind."""
     try:
+        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
@@ -36,7 +38,8 @@ def write_chart(drawn: Drawn, folder: Path) -> dict[str, Path]:
     draw(drawn, canvas.add_subplot())
     paths = {kind: folder / f"{drawn.figure.name}.{kind}" for kind in ("svg", "png", "json")}
     # Without a date and with fixed ids the same data gives the same file.
-    canvas.savefig(paths["svg"], metadata={"Date": None, "Creator": None})
+    with rc_context({"svg.hashsalt": drawn.figure.name}):
+        canvas.savefig(paths["svg"], metadata={"Date": None, "Creator": None})
     canvas.savefig(paths["png"], dpi=110, metadata={"Software": None})
     figure = drawn.figure
     data = {"figure": figure.name, "x": figure.x, "y": figure.y, "series": drawn.lines}
@@ -51,6 +54,10 @@ def draw(drawn: Drawn, axes: Axes) -> None:
     for label, points in drawn.lines.items():
         model = label.endswith(", model")
         number = colours.setdefault(label.removesuffix(", model"), len(colours))
+        if figure.log_y:
+            points = [(x, y) for x, y in points if y > 0]
+        if not points:
+            continue
         xs, ys = zip(*points, strict=True)
         marked = len(points) <= _MOST_MARKED and not model
         axes.plot(
@@ -63,20 +70,26 @@ def draw(drawn: Drawn, axes: Axes) -> None:
             markersize=5,
             linewidth=1.4 if len(points) <= _MOST_MARKED else 0.9,
         )
-    _label(figure.x, figure.y, figure.log_x, figure.log_y, axes)
+    axes.set_xlabel(figure.x)
+    axes.set_ylabel(figure.y)
+    _scale(drawn, axes)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
     if len(drawn.lines) > 1:
         axes.legend(fontsize=8, frameon=False)
 
 
-def _label(x: str, y: str, log_x: bool, log_y: bool, axes: Axes) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    if log_x:
+def _scale(drawn: Drawn, axes: Axes) -> None:
+    """Logarithmic axes with the values that were run as ticks, or plain ones that begin at 0."""
+    points = [point for some in drawn.lines.values() for point in some]
+    if drawn.figure.log_x:
         axes.set_xscale("log")
-    if log_y:
+        ticks = sorted({x for x, _ in points})
+        if len(ticks) <= _MOST_TICKS:
+            axes.set_xticks(ticks, [f"{x:,.6g}" for x in ticks], fontsize=8)
+            axes.minorticks_off()
+    if drawn.figure.log_y:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(y for _, y in points))
         axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -6,11 +6,12 @@ from typing import Final
 
 from semistream.experiments.claim import Claim, Figures, Verdict, verdict
 from semistream.experiments.claims_cached import CACHED_CLAIMS
-from semistream.experiments.claims_early import EARLY_CLAIMS
+from semistream.experiments.claims_hybrid import HYBRID_CLAIMS
+from semistream.experiments.claims_mesh import MESH_CLAIMS
 
-__all__ = ["CLAIMS", "verdicts"]
+__all__ = ["CLAIMS", "numbers", "verdicts"]
 
-CLAIMS: Final[tuple[Claim, ...]] = (*EARLY_CLAIMS, *CACHED_CLAIMS)
+CLAIMS: Final[tuple[Claim, ...]] = (*MESH_CLAIMS, *HYBRID_CLAIMS, *CACHED_CLAIMS)
 """In the order of the papers."""
 
 
@@ -18,3 +19,8 @@ def verdicts(figures: Figures, smoke: bool = False) -> list[Verdict]:
     """The verdicts on all claims whose figures are there."""
     known = [claim for claim in CLAIMS if all(name in figures for name in claim.figures)]
     return [verdict(claim, figures) for claim in known if claim.in_smoke or not smoke]
+
+
+def numbers(figures: Figures) -> dict[str, float]:
+    """Our number for each claim whose figures are there, by the claim's name."""
+    return {one.claim.name: one.ours for one in verdicts(figures)}

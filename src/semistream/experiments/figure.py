@@ -87,6 +87,11 @@ class Figure:
         """The figure's number in its paper."""
         return self.name.rsplit("-", 1)[1]
 
+    @property
+    def only_priced(self) -> bool:
+        """Whether it is about arrival rates, which are an overload only on a paper's machine."""
+        return self.varies == "arrival_rate" or bool(self.base and self.base.arrival_rate)
+
     def points(self, scale: str) -> Iterator[Point]:
         """All points at a scale, series by series."""
         if self.base is None:

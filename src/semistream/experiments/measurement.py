@@ -15,7 +15,8 @@ _WARM_WINDOWS: Final = 3.0
 _MEASURED_WINDOWS: Final = 2.0
 _LOOK_UPS: Final = 1_000
 _RECENT_TURNS: Final = 1
-_SLOW_TUPLES: Final = 1_000
+_LUMPY_WINDOWS: Final = 6.0
+_SLOW_SECONDS: Final = 8.0
 _TIMELINE: Final = 24
 _MOST_BATCH: Final = 65536
 _COUNTERS: Final = [
@@ -50,11 +51,13 @@ class Progress:
         window = window or max(_LOOK_UPS, plan.recent_codes * _RECENT_TURNS)
         if setting.arrival_rate and not setting.shedding:
             # A stream that can be kept up with fills no window.
-            window = _SLOW_TUPLES
+            window = int(setting.arrival_rate * _SLOW_SECONDS)
         stretch = 2.0 if plan.front_rows else 1.0
         warm_windows = _WARM_WINDOWS if plan.stream_slots or plan.front_rows else 0.0
         self.warm_up = int(window * warm_windows * stretch) if warm else 0
-        self.end = self.warm_up + int(window * _MEASURED_WINDOWS * stretch)
+        windows = _LUMPY_WINDOWS if _is_lumpy(setting) else _MEASURED_WINDOWS
+        self.measured = int(window * windows * stretch)
+        self._end = 0
         self.batch_rows = max(64, min(window // 16, _MOST_BATCH))
         self.done = False
         self.begun: Metrics | None = None
@@ -70,13 +73,19 @@ class Progress:
         if self.begun is None and finished >= self.warm_up:
             self.begun = now
             self._next = finished
+            self._end = finished + self.measured
         if self.begun is not None and finished >= self._next:
-            self._next = finished + (self.end - self.warm_up) // _TIMELINE
+            self._next = finished + self.measured // _TIMELINE
             self.timeline.append(_moment(now))
-        if self.begun is not None and finished >= self.end:
+        if self.begun is not None and finished >= self._end:
             self.ended = now
             self.done = True
         return self.done
+
+
+def _is_lumpy(setting: Setting) -> bool:
+    """Whether one read may finish half of the waiting tuples: hot keys share a partition."""
+    return "hybrid" in setting.algorithm and not setting.scatter and not setting.arrival_rate
 
 
 def _moment(now: Metrics) -> dict[str, float]:

@@ -33,8 +33,10 @@ def lines(measure: str, result: Result) -> dict[str, list[tuple[float, float]]]:
             ]
             for label, name in (("through the front stage", "front_hits"), ("all", "finished"))
         }
-    before = result["before"]["timeline"]
-    return {"before": _rates(before), "after R has doubled": _rates(result["timeline"])}
+    before = _rates(result["before"]["timeline"])
+    end = before[-1][0]
+    after = [(end + at, rate) for at, rate in _rates(result["timeline"])]
+    return {"before": before, "after R has doubled": after}
 
 
 def partition_rows_of(setting: Setting, result: Result) -> float:

@@ -14,13 +14,18 @@ from semistream.experiments.setting import SCALES
 __all__ = ["page_text", "write_page"]
 
 
-def write_page(figures: list[Drawn], reproduction: Reproduction, path: Path) -> None:
+def write_page(
+    figures: list[Drawn], reproduction: Reproduction, path: Path, measured: dict[str, float]
+) -> None:
     """Write the page."""
-    path.write_text(page_text(figures, reproduction), "utf-8")
+    path.write_text(page_text(figures, reproduction, measured), "utf-8")
 
 
-def page_text(figures: list[Drawn], reproduction: Reproduction) -> str:
-    """The page as text; the same results give the same page."""
+def page_text(figures: list[Drawn], reproduction: Reproduction, measured: dict[str, float]) -> str:
+    """The page as text; the same results give the same page.
+
+    `measured` has our numbers on this machine, by claim, as far as they were measured.
+    """
     judged = verdicts({one.figure.name: one for one in figures})
     counts = [sum(v.says == word for v in judged) for word in (AGREES, DIRECTION, DIFFERS)]
     factors = ", ".join(
@@ -43,9 +48,9 @@ def page_text(figures: list[Drawn], reproduction: Reproduction) -> str:
         "",
         "## Claims",
         "",
-        "| where | claim | paper | ours | verdict |",
-        "| --- | --- | ---: | ---: | --- |",
-        *map(_row, judged),
+        "| where | claim | paper | ours, priced | verdict | measured here |",
+        "| --- | --- | ---: | ---: | --- | ---: |",
+        *(_row(one, measured.get(one.claim.name)) for one in judged),
         "",
         "## Why ours differs",
         "",
@@ -65,11 +70,12 @@ def page_text(figures: list[Drawn], reproduction: Reproduction) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(one: Verdict) -> str:
+def _row(one: Verdict, measured: float | None) -> str:
     claim = one.claim
     paper = "" if claim.paper is None else number(claim.paper)
     ours = f"{number(one.ours)} {claim.unit}"
-    return f"| {claim.where} | {claim.says} | {paper} | {ours} | {one.says} |"
+    here = "" if measured is None else number(measured)
+    return f"| {claim.where} | {claim.says} | {paper} | {ours} | {one.says} | {here} |"
 
 
 def _reasons(judged: list[Verdict]) -> list[str]:

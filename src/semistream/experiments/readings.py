@@ -32,7 +32,8 @@ def everywhere(
     def reading(figures: Figures) -> float:
         points = figures[name].lines[over]
         below = dict(figures[name_under or name].lines[under])
-        return min(y / below[x] for x, y in points if x >= least_x and x in below)
+        pairs = [(y, below[x]) for x, y in points if x >= least_x and x in below]
+        return min(y / other if other else float("inf") for y, other in pairs)
 
     return reading
 

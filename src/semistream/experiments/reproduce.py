@@ -90,6 +90,11 @@ class Reproduction:
                     found.setdefault(f"{point.series}, model", []).append((point.x, model))
         return Drawn(figure, found, spread)
 
+    def complete(self, figures: Iterable[Figure]) -> dict[str, Drawn]:
+        """Those of the figures that have runs, and all of them."""
+        some = [one for one in figures if one.base is not None and not self.missing([one])]
+        return {one.name: self.drawn(one) for one in some}
+
     def _result(self, setting: Setting) -> Result:
         result = self.results.find(setting.key(self.timing))
         if result is None:

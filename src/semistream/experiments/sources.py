@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.experiments.setting import Setting
@@ -13,14 +15,20 @@ from semistream.relation import MasterTable
 from semistream.relation.page_file import rows_per_page
 from semistream.relation.synthetic import SyntheticMaster, synthetic_schema
 from semistream.workload import KeyedTuples, LocalKeys, StationKeys, master_rows, zipf_rows
-from semistream.workload.synthetic import repeated, spread
+from semistream.workload.synthetic import numbered_rows, repeated, spread
 from semistream.workload.weather import LONGITUDES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["master_of", "rows_per_page_of", "stored_master", "tuples_of"]
 
 Ints = NDArray[np.int64]
 _LOOK_UP_PAGE = 1024
 _INTERVALS = 25
+_COLUMNS = ["key", "payload"]
+_MOST = 20_000_000
+"""Rows that are collected in memory to build a master table; beyond, Spark builds it."""
 
 
 def page_bytes_of(setting: Setting) -> int:
@@ -39,16 +47,33 @@ def master_of(setting: Setting, page_bytes: int = 0) -> SyntheticMaster:
     return SyntheticMaster(setting.run_rows, setting.row_bytes, page_bytes, _key_rule(setting))
 
 
-def stored_master(setting: Setting, folder: Path) -> MasterTable:
-    """R on this machine's disk, built once for all settings that share it."""
+def stored_master(setting: Setting, folder: Path, most_collected: int = _MOST) -> MasterTable:
+    """R on this machine's disk, built once for all settings that share it; a large one by Spark."""
     parts = (setting.run_rows, setting.row_bytes, page_bytes_of(setting), setting.rows_per_key)
     skew = setting.relation_exponent
     name = "-".join(map(str, parts)) + ("" if skew is None else f"-{skew:g}") + f"-{setting.stream}"
     path = folder / f"{name}.master"
     if path.exists():
         return MasterTable.open(path)
-    rows = master_rows(setting.run_rows, _key_rule(setting), setting.row_bytes)
-    return MasterTable.from_arrow(rows, path, key="key", page_bytes=page_bytes_of(setting))
+    page_bytes, rule = page_bytes_of(setting), _key_rule(setting)
+    if setting.run_rows > most_collected:
+        frame = _spark_rows(setting.run_rows, rule, setting.row_bytes)
+        return MasterTable.build(frame, path, key="key", page_bytes=page_bytes)
+    rows = master_rows(setting.run_rows, rule, setting.row_bytes)
+    return MasterTable.from_arrow(rows, path, key="key", page_bytes=page_bytes)
+
+
+def _spark_rows(rows: int, rule: Callable[[Ints], Ints], row_bytes: int) -> DataFrame:
+    """The same rows as a frame, made by Spark's tasks."""
+    from semistream.spark.session import local_session
+
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = numbered_rows(batch["id"].to_numpy(), rule, row_bytes)
+            # Spark knows no binary of fixed size.
+            yield pa.record_batch([found["key"], found["payload"].cast(pa.binary())], _COLUMNS)
+
+    return local_session().range(rows).mapInArrow(made, "key LONG, payload BINARY")
 
 
 def tuples_of(setting: Setting) -> KeyedTuples:

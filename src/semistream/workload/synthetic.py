@@ -16,7 +16,7 @@ import pyarrow as pa
 from semistream.errors import OptionError
 from semistream.workload.zipf import Ints, ZipfKeys, scattered
 
-__all__ = ["KeyedTuples", "master_rows", "repeated", "spread"]
+__all__ = ["KeyedTuples", "master_rows", "numbered_rows", "repeated", "spread"]
 
 _KEY_BYTES = 8
 _CHUNK_ROWS = 1 << 16
@@ -69,15 +69,16 @@ def master_rows(
     `keys` gives the key of each row number; the payload is its row's number, repeated.
     """
     for start in range(0, rows, _CHUNK_ROWS):
-        numbers = np.arange(start, min(start + _CHUNK_ROWS, rows))
-        width = row_bytes - _KEY_BYTES
-        filling = np.repeat(numbers.astype("<i8")[:, None], -(-width // 8), axis=1)
-        text = np.ascontiguousarray(filling.view(np.uint8)[:, :width])
-        kind = pa.binary(width)
-        payload = pa.FixedSizeBinaryArray.from_buffers(
-            kind, len(numbers), [None, pa.py_buffer(text)]
-        )
-        yield pa.record_batch([pa.array(keys(numbers)), payload], names=["key", "payload"])
+        yield numbered_rows(np.arange(start, min(start + _CHUNK_ROWS, rows)), keys, row_bytes)
+
+
+def numbered_rows(numbers: Ints, keys: Callable[[Ints], Ints], row_bytes: int) -> pa.RecordBatch:
+    """The rows of R that have these numbers."""
+    width = row_bytes - _KEY_BYTES
+    filling = np.repeat(numbers.astype("<i8")[:, None], -(-width // 8), axis=1)
+    text = pa.py_buffer(np.ascontiguousarray(filling.view(np.uint8)[:, :width]))
+    payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(numbers), [None, text])
+    return pa.record_batch([pa.array(keys(numbers)), payload], names=["key", "payload"])
 
 
 def repeated(times: int) -> Callable[[Ints], Ints]:

@@ -1,0 +1,30 @@
+"""All figures at scale "smoke", priced: the papers' claims hold in their direction."""
+
+from __future__ import annotations
+
+import pytest
+
+from semistream.experiments.catalogue import FIGURES
+from semistream.experiments.claim import DIFFERS
+from semistream.experiments.claims import CLAIMS, verdicts
+from semistream.experiments.page import page_text
+from semistream.experiments.report import write_report
+from semistream.experiments.reproduce import Reproduction
+
+
+@pytest.mark.slow
+def test_the_claims_hold_in_their_direction(tmp_path):
+    reproduction = Reproduction(tmp_path, "priced", "smoke")
+    reproduction.run(reproduction.missing(FIGURES.values()), processes=2)
+    assert not reproduction.missing(FIGURES.values())
+    drawn = [reproduction.drawn(figure) for figure in FIGURES.values()]
+    found = verdicts({one.figure.name: one for one in drawn}, smoke=True)
+    assert len(found) == sum(claim.in_smoke for claim in CLAIMS)
+    wrong = [f"{one.claim.name}: {one.ours:.3g}" for one in found if one.says == DIFFERS]
+    assert not wrong
+    report = write_report(drawn, reproduction, tmp_path).read_text("utf-8")
+    for figure in FIGURES.values():
+        assert f'id="{figure.name}"' in report
+    page = page_text(drawn, reproduction, {"skewed-hits": 0.512})
+    assert page.count("| 2017, ") > 20
+    assert "| 0.512 |" in page
