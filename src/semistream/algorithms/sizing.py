@@ -32,6 +32,9 @@ from semistream.relation import MasterTable
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
 _MOST_LOOK_UPS = 128
+_FEWEST_LOOK_UPS = 4
+_SETS_OF_R = 16
+"""A set of look-ups is at most such a part of R: in larger ones tuples wait for each other."""
 _FOUND_SHARE = 40
 _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
@@ -176,7 +179,8 @@ class Sizing:
         """As many pages as a tenth of the memory holds twice, up to what a disk reads well."""
         pages, frame = 1, self._master.pages.frame_bytes
         most = min(memory // 20, _LARGEST_LOOKED_UP)
-        while self._many and pages * 16 <= self._pages and frame(pages * 2) <= most:
+        few = _SETS_OF_R * _FEWEST_LOOK_UPS
+        while self._many and pages * 2 * few <= self._pages and frame(pages * 2) <= most:
             pages *= 2
         return pages
 
@@ -255,7 +259,8 @@ class Sizing:
         """How many partitions to read at a time; 0 to read one and decode it."""
         if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
             return 0
-        return min(_MOST_LOOK_UPS, self._pages // pages // 2)
+        look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
+        return look_ups if look_ups >= _FEWEST_LOOK_UPS else 0
 
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -197,13 +198,12 @@ class TunedEngine:
         if not (priced > 0 and taken > 0):
             return self._factors
         scale = taken / priced
-        return CostFactors(
-            **{
-                field.name: None if value is None else value * scale
-                for field in fields(CostFactors)
-                for value in (getattr(self._factors, field.name),)
-            }
-        )
+        scaled: dict[str, Any] = {
+            field.name: None if value is None else value * scale
+            for field in fields(CostFactors)
+            for value in (getattr(self._factors, field.name),)
+        }
+        return CostFactors(**scaled)
 
 
 class _Section:

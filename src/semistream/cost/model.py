@@ -25,6 +25,7 @@ from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
 from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
+from semistream.parts.look_ups import most_rows
 from semistream.parts.memory_share import judged_rows
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
@@ -164,6 +165,7 @@ class CostModel:
         missed, pinned = 1 - front.hits, plan.pinned_partitions
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
         shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
+        together = 1.0
         if not missed:
             state = SteadyState(0.0, 0.0, 0.0)
         elif not len(shares.of_one):
@@ -171,7 +173,10 @@ class CostModel:
             return self._all_pinned(plan)
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
-            state = steady_state(entering, front.slots, max(plan.look_ups, 1), at_once)
+            state = steady_state(entering, front.slots, 1, at_once)
+            together = self._together(plan, front, missed, state)
+            if together > 1:
+                state = steady_state(entering, front.slots, round(2 * together), at_once)
         reads = missed * state.reads
         rows = self.master.row_count / self._partitions(plan)
         pinned_rows = plan.pinned_in_disk_buffer * rows
@@ -180,9 +185,18 @@ class CostModel:
             index_pages_read=reads if self.master.layout == "given" else 0.0,
             probes=reads * (rows + pinned_rows),
             **self._tuples(plan, missed),
-            iterations=reads / max(plan.look_ups, 1),
+            iterations=reads / together,
         )
         return operations, state.waiting
+
+    def _together(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
+        """Partitions that are looked up at once: as many as asked for, or as have room."""
+        if not plan.look_ups or not state.reads:
+            return 1.0
+        # Codes come throughout their partition's wait, and not all partitions wait to the end.
+        rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+        codes = self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
+        return max(1.0, min(plan.look_ups, rows * state.reads / codes))
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
         """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""

@@ -76,6 +76,19 @@ class Popularity:
             hits = (hits + float(kept * count @ each)) / 2
         return hits
 
+    def distinct(self, top: int, missed: float, wait: float) -> float:
+        """Codes per tuple, of tuples that miss the `top` keys, when each code waits so long.
+
+        Tuples of a code that come while it waits are settled with it.
+        """
+        edges = np.unique(np.geomspace(top + 1, self.keys + 1, 2048).astype(np.int64) - 1)
+        if len(edges) < 2:
+            return 1.0
+        count = np.diff(edges)
+        shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
+        each = np.diff(shares) / count / missed
+        return float((each / (1 + each * wait)) @ count)
+
     def first(self, partitions: int, partition_pages: int) -> float:
         """The share of the stream on the first partitions."""
         if not partitions:

@@ -40,7 +40,7 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _CODE_TYPES = (pa.int64(), pa.int32())
 _AT_ONCE = 2
 """Sets that are read at the same time: a disk does more for two that ask."""
-_SMALLEST_ROW = 32
+_BYTES_PER_PARTITION = 17
 _BYTES_PER_ROW = 8 + 8 + 4 + 4
 """Where a row begins; a code, its rows and its tuples: as many codes as rows."""
 
@@ -60,10 +60,14 @@ def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -
     return _AT_ONCE * frame + (_AT_ONCE + 1) * found_bytes + partitions
 
 
-def _most_rows(found_bytes: int, most: int) -> tuple[int, int]:
-    """Bytes of rows, and how many rows, when all arrays for them take `found_bytes`."""
-    rest = found_bytes - most * 17
-    rows = max(1, rest // (_SMALLEST_ROW + _BYTES_PER_ROW + GRANULE))
+def most_rows(master: MasterTable, found_bytes: int, most: int) -> tuple[int, int]:
+    """Bytes of rows, and how many rows, when all arrays for them take `found_bytes`.
+
+    So many rows should fit, or partitions are read whose rows then have no room.
+    """
+    rest = found_bytes - most * _BYTES_PER_PARTITION
+    average = int(master.pages.length.sum()) // max(master.row_count, 1) + GRANULE
+    rows = max(1, rest // (average + average // 8 + _BYTES_PER_ROW))
     return rest - rows * _BYTES_PER_ROW, rows
 
 
@@ -91,7 +95,7 @@ class FoundRows:
         self._per = partition_pages
         self.most = most
         self.marks = marks
-        nbytes, rows = _most_rows(found_bytes, most)
+        nbytes, rows = most_rows(master, found_bytes, most)
         self.block = RowBlock(shape.kept_schema(master.stored_schema), nbytes)
         self.partitions: Codes = np.zeros(0, np.int64)
         """The partitions that were looked up, which are regions of a stream table."""
