@@ -30,10 +30,7 @@ from semistream.spark.worker import JoinTask, Option, key_types, operator
 
 __all__ = ["AUTO", "join"]
 
-AUTO: Final[tuple[str, Mapping[str, Option]]] = (
-    "chybridjoin",
-    {"admission": "tinylfu", "front_percent": 50},
-)
+AUTO: Final[tuple[str, Mapping[str, Option]]] = ("chybridjoin", {"front_percent": 50})
 """What algorithm="auto" stands for unless all of R fits the memory: an algorithm, and options
 unless others are given.
 
