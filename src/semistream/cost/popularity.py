@@ -7,7 +7,7 @@ others, of which every partition has its part, evenly.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -114,15 +114,20 @@ class Popularity:
         ranks = np.maximum(edges * self._keys_per_row, top)
         return np.diff(zipf_shares(ranks, self.keys, self.exponent))
 
+    @cached_property
+    def _heads(self) -> tuple[Floats, Floats]:
+        """Rows at which the most frequent keys are taken to lie, and their shares."""
+        placed = min(self.keys, _PLACED)
+        ranks = np.arange(placed + 1, dtype=np.float64)
+        shares = np.diff(zipf_shares(ranks, self.keys, self.exponent))
+        rows = np.random.default_rng(_SEED).integers(0, int(self._rows[-1]), placed)
+        return rows.astype(np.float64), shares
+
     def _placed(self, edges: Floats, top: int) -> Floats:
-        placed = min(self.keys, max(_PLACED, 2 * top))
-        steps = np.arange(placed + 1, dtype=np.float64)
-        heads = np.diff(zipf_shares(steps, self.keys, self.exponent))
-        heads[:top] = 0.0
-        rows = np.random.default_rng(_SEED).integers(0, int(edges[-1]), placed)
-        homes = np.searchsorted(edges, rows, side="right") - 1
-        shares = np.bincount(homes, weights=heads, minlength=len(edges) - 1)
-        rest = 1 - zipf_share(max(placed, top), self.keys, self.exponent)
+        rows, heads = self._heads
+        homes = np.searchsorted(edges, rows[top:], side="right") - 1
+        shares = np.bincount(homes, weights=heads[top:], minlength=len(edges) - 1)
+        rest = 1 - zipf_share(max(len(heads), top), self.keys, self.exponent)
         even: Floats = shares + rest * np.diff(edges) / edges[-1]
         return even
 

@@ -24,7 +24,7 @@ import numpy as np
 from semistream.cost.popularity import Shares
 from semistream.cost.simulation import simulated_reads
 
-_HALVINGS = 60
+_HALVINGS = 32
 _MUCH = 0.1
 """With more of the stream on a single partition, T is not the same for all: it is played."""
 

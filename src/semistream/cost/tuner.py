@@ -43,12 +43,15 @@ class Tuner:
 
     def best(self, algorithm: str, memory: int) -> Prediction:
         """The plan of an algorithm with the highest rate for so much memory."""
+        # If there is none, the sizing's error says what the least is.
+        return self._tuned(algorithm, memory) or self.model.planned(algorithm, memory, self._fixed)
+
+    def _tuned(self, algorithm: str, memory: int) -> Prediction | None:
         least = {"front_percent": _FRONT_PERCENTS[0]} if needs_of(algorithm).front_share else {}
         options = least | self._fixed
         found = self.tried(algorithm, memory, options)
         if found is None:
-            # Its error says what the least is.
-            return self.model.planned(algorithm, memory, options)
+            return None
         for _ in range(_ROUNDS):
             before = found.rate
             for name in self._open(algorithm):
@@ -59,13 +62,11 @@ class Tuner:
 
     def choose(self, memory: int, algorithms: Iterable[str] = ALGORITHMS) -> list[Prediction]:
         """The best plans of all algorithms that the memory is enough for, the fastest first."""
-        found, least = [], {}
-        for algorithm in algorithms:
-            try:
-                found.append(self.best(algorithm, memory))
-            except BudgetError:
-                least[algorithm] = self._sizing(algorithm).least_memory(self._fixed)
+        names = list(algorithms)
+        tuned = (self._tuned(name, memory) for name in names)
+        found = [prediction for prediction in tuned if prediction is not None]
         if not found:
+            least = {name: self._sizing(name).least_memory(self._fixed) for name in names}
             algorithm = min(least, key=lambda name: least[name])
             raise BudgetError(
                 f"memory={memory:,} bytes is too little for any algorithm on this master: the "
@@ -125,13 +126,8 @@ class Tuner:
 
     def curve(self, algorithm: str, memories: Iterable[int]) -> list[tuple[int, float]]:
         """What other budgets would give: pairs of memory and rate."""
-        points = []
-        for memory in memories:
-            try:
-                points.append((memory, self.best(algorithm, memory).rate))
-            except BudgetError:
-                continue
-        return points
+        tuned = ((memory, self._tuned(algorithm, memory)) for memory in memories)
+        return [(memory, found.rate) for memory, found in tuned if found is not None]
 
     @property
     def most_memory(self) -> int:
@@ -139,11 +135,8 @@ class Tuner:
         return 3 * int(self.model.master.pages.length.sum()) + (64 << 20)
 
     def _reaching(self, algorithm: str, memory: int, rate: float) -> Prediction | None:
-        try:
-            found = self.best(algorithm, memory)
-        except BudgetError:
-            return None
-        return found if found.rate >= rate else None
+        found = self._tuned(algorithm, memory)
+        return found if found is not None and found.rate >= rate else None
 
     def _open(self, algorithm: str) -> list[str]:
         """The sizes that are to be chosen."""

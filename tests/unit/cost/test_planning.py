@@ -142,7 +142,7 @@ def test_bad_input_says_what_is_possible(masters: Masters) -> None:
     with pytest.raises(BudgetError, match=r"the least is [\d,]+ bytes"):
         ss.plan(master, memory=1000, algorithm="hybridjoin")
     with pytest.raises(RateError, match="No memory serves"):
-        ss.plan(master, rate=1e12)
+        ss.plan(master, rate=1e12, algorithm="rmeshjoin")
     with pytest.raises(RateError, match="Give it"):
         ss.plan(master, memory=200_000, rate=5e5, algorithm="hybridjoin")
     with pytest.raises(OptionError, match="at least 0"):
