@@ -13,6 +13,7 @@ from semistream.experiments.reproduce import Reproduction
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_claims_hold_in_their_direction(tmp_path):
     reproduction = Reproduction(tmp_path, "priced", "smoke")
     reproduction.run(reproduction.missing(FIGURES.values()), processes=2)
