@@ -66,8 +66,11 @@ def run(master: ss.MasterTable, algorithm: str, exponent: float, io: str) -> dic
     predicted = model.planned(algorithm, memory)
     per_filling = predicted.plan.stream_slots / (1 - predicted.hit_share)
     fillings = LEARNING if algorithm.startswith("c") else FILLINGS
-    tuples = 6 * BATCH if "inlj" in algorithm else max(int(fillings * per_filling), 100_000)
-    warm = -(-tuples // BATCH) // 3
+    tuples = max(int(fillings * per_filling), 100_000)
+    if "inlj" in algorithm:
+        # A page is read for every tuple that misses, and nothing waits.
+        tuples = 12 * BATCH if algorithm == "cinlj" else 2 * BATCH
+    warm = max(1, -(-tuples // BATCH) // 3)
     engine = ss.engine(algorithm, master, on="product_id", memory=memory, io=io)
     batches = sales(tuples, keys, rows, batch_rows=BATCH)
     counted, measured = steady_run(engine, batches, warm)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from semistream.cost.popularity import Floats, Shares
 from semistream.kernels.compiling import kernel
 
-_SLOTS = 2048
+_SLOTS = 8192
+"""With fewer, the groups of light partitions would be too large to stand for single ones."""
 _ALONE = 64
 """So many of the heaviest partitions are played as they are."""
-_FILLINGS = 100
+_FILLINGS = 60
 _SEED = 20
 
 
