@@ -44,11 +44,6 @@ def _share_of_x(rows: float) -> Claim:
         paper,
         ratio("xhybridjoin-3b", "HYBRIDJOIN", "X-HYBRIDJOIN", rows),
         above=False,
-        reason=""
-        if rows < 1
-        else "The pinned rows save the reads of the hottest partitions. Those are a smaller part "
-        "of all reads the more partitions R has, so the ratio should rise with R, not fall, if "
-        "the pinned part stays as it is; the paper gives no reason for its fall.",
     )
 
 
