@@ -15,7 +15,7 @@ from semistream.cli import app
 from semistream.errors import OptionError
 from semistream.experiments.catalogue import FIGURES, chosen
 from semistream.experiments.charts import write_chart
-from semistream.experiments.claim import AGREES, DIFFERS, DIRECTION, Claim, verdict
+from semistream.experiments.claim import AGREES, DIFFERS, DIRECTION, FITTED, Claim, verdict
 from semistream.experiments.claims import CLAIMS
 from semistream.experiments.claims_cached import joined_share
 from semistream.experiments.drawings import DRAWINGS
@@ -174,6 +174,11 @@ def lines(**series: list[tuple[float, float]]) -> Drawn:
 def test_verdicts_are_computed(paper, ours, above, says):
     claim = Claim("c", ("f",), "here", "it is so", paper, lambda _: ours, above=above)
     assert verdict(claim, {}).says == says
+
+
+def test_a_number_that_prices_were_derived_from_is_no_agreement():
+    claim = Claim("c", ("f",), "here", "it is so", 2.0, lambda _: 2.0, fitted=True)
+    assert verdict(claim, {}).says == FITTED
 
 
 def test_claims_name_figures_and_differ_in_name():

@@ -1,4 +1,8 @@
-"""All figures at scale "smoke", priced: the papers' claims hold in their direction."""
+"""All figures at scale "smoke", priced: the claims that hold there keep their direction.
+
+A guard against change, not evidence: claims that differ at this scale are marked so
+(`in_smoke`) and left out; docs/reproduction.md has all of them.
+"""
 
 from __future__ import annotations
 
@@ -28,4 +32,5 @@ def test_the_claims_hold_in_their_direction(tmp_path):
         assert f'id="{figure.name}"' in report
     page = page_text(drawn, reproduction, {"skewed-hits": 0.512})
     assert page.count("| 2017, ") > 20
+    assert sum(claim.in_smoke for claim in CLAIMS) > len(CLAIMS) / 2
     assert "| 0.512 |" in page

@@ -131,8 +131,9 @@ HYBRID: Final = (
             Variant("meshjoin", "MESHJOIN, authors' size", (("stream_slots", 4_835 * 330),)),
         ),
         notes=(
-            "Two series have as many waiting tuples as the authors' prototypes: half a million, "
-            "and 330 chunks of 4,835.",
+            "Two series have the table sizes of authors' prototypes: MESHJOIN's 330 chunks of "
+            "4,835, and for HYBRIDJOIN, whose size for this R is not known, X-HYBRIDJOIN's "
+            "512,567.",
         ),
     ),
     *(

@@ -8,11 +8,13 @@ from typing import Final
 
 from semistream.experiments.reproduce import Drawn
 
-__all__ = ["AGREES", "DIFFERS", "DIRECTION", "Claim", "Figures", "Verdict", "verdict"]
+__all__ = ["AGREES", "DIFFERS", "DIRECTION", "FITTED", "Claim", "Figures", "Verdict", "verdict"]
 
 AGREES: Final = "agrees"
 DIRECTION: Final = "direction agrees"
 DIFFERS: Final = "differs"
+FITTED: Final = "fitted"
+"""The prices were derived from this very number: that it comes out shows nothing."""
 
 Figures = dict[str, Drawn]
 """Drawn figures by name."""
@@ -41,7 +43,9 @@ class Claim:
     """As a share of the paper's number."""
     unit: str = "×"
     reason: str = ""
-    """Why ours differs, with the evidence."""
+    """Why ours differs. What no run or calculation bears on begins with "Supposed"."""
+    fitted: bool = False
+    """Whether the prices of the platform were derived from the paper's number."""
     in_smoke: bool = True
     """Whether its direction holds at scale "smoke" too, and is tested there."""
 
@@ -59,6 +63,8 @@ def verdict(claim: Claim, figures: Figures) -> Verdict:
     """Judge a claim; the figures that it needs must be there."""
     ours = claim.ours(figures)
     right_side = ours > claim.neutral if claim.above else ours < claim.neutral
+    if claim.fitted:
+        return Verdict(claim, ours, FITTED)
     if claim.paper is None:
         return Verdict(claim, ours, AGREES if right_side else DIFFERS)
     if abs(ours - claim.paper) <= claim.tolerance * abs(claim.paper):

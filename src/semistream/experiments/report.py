@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from semistream.experiments.charts import write_chart
-from semistream.experiments.claim import AGREES, DIRECTION, Verdict
+from semistream.experiments.claim import AGREES, DIFFERS, DIRECTION, FITTED, Verdict
 from semistream.experiments.claims import verdicts
 from semistream.experiments.platforms import PLATFORMS
 from semistream.experiments.reproduce import Drawn, Reproduction
@@ -68,14 +68,15 @@ def number(value: float) -> str:
 
 
 def _head(reproduction: Reproduction, judged: list[Verdict]) -> str:
-    counts = {word: sum(v.says == word for v in judged) for word in (AGREES, DIRECTION)}
-    differing = len(judged) - sum(counts.values())
+    words = (AGREES, DIRECTION, DIFFERS, FITTED)
+    counts = {word: sum(v.says == word for v in judged) for word in words}
     told = {name: ", ".join(sorted(reproduction.results.told(name))) for name in ("commit",)}
     return (
         f"<p>Timing <b>{reproduction.timing}</b>, scale <b>{reproduction.scale}</b>, "
         f"{len(reproduction.results)} runs, code {escape(told['commit'])}. "
         f"Of {len(judged)} claims {counts[AGREES]} agree, of {counts[DIRECTION]} the direction "
-        f"agrees, {differing} differ.</p>"
+        f"agrees, {counts[DIFFERS]} differ; {counts[FITTED]} are fitted: the prices were derived "
+        "from them. Agreement is within a tolerance, 25 % unless the claim has its own.</p>"
     )
 
 
@@ -100,7 +101,7 @@ def _row(one: Verdict) -> str:
 
 
 def _needs_reason(one: Verdict) -> bool:
-    return one.says != AGREES and bool(one.claim.reason)
+    return one.says not in (AGREES, FITTED) and bool(one.claim.reason)
 
 
 def _platforms() -> str:
