@@ -63,7 +63,7 @@ class MeshJoin:
         The pages of line 2 are read last: with an empty window they are not needed.
         """
         yield from self.waiting.expire(self._position)  # 3-6
-        w = self.w or self.waiting.table.capacity // max(self.disk.partitions, 1)
+        w = self.w or max(1, self.waiting.table.capacity // max(self.disk.partitions, 1))
         yield from self.waiting.enter(self.stream, w, self._position)  # 2, 7-8
         if len(self.waiting) and self.disk.partitions:
             partition = self.disk.read(self._position % self.disk.partitions)  # 2

@@ -55,6 +55,7 @@ class ArrivalQueue:
         self._position = 0.0
         self._grant = grant
         self.links = Links(links, ends)
+        self.least = 1
         self.was_full = False
         """Whether there was no free slot at some time; whoever reads it may reset it."""
 

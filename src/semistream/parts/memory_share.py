@@ -42,6 +42,8 @@ class SlotOwner(Protocol):
     """Who gives out the slots of a stream table: an arrival queue or a scan window."""
 
     was_full: bool
+    least: int
+    """Slots without which the join would stand still."""
 
     @property
     def beyond(self) -> int:
@@ -143,7 +145,7 @@ class MemoryShare:
     def _grow_front(self, rows: int) -> None:
         needed = (rows - self._kept.capacity) * self._row_bytes
         slots = self._table.capacity - int(-(-needed // self._slot_bytes))
-        if slots < self._table.capacity // 8:
+        if slots < max(self._table.capacity // 8, self._owner.least):
             return
         self._wanted = rows
         self._owner.limit(slots)

@@ -39,6 +39,7 @@ class ScanWindow:
         """A chunk stays for `cycle` scan positions."""
         self.table = table
         self.cycle = cycle
+        self.least = max(cycle, 1)
         self._prober = prober
         self._output = output
         self._chunks: deque[_Chunk] = deque()

@@ -41,9 +41,8 @@ def parsed(text):
 def test_a_line_per_batch(shop):
     shop.master()
     sold = shop.sell(150, 150, 150)
-    pipeline = shop.run(
-        metrics=shop.folder / "lines", metrics_prometheus=shop.folder / "m.prom", name="sales"
-    )
+    files = {"metrics": shop.folder / "lines", "metrics_prometheus": shop.folder / "m.prom"}
+    pipeline = shop.run(**files, name="sales", algorithm="chybridjoin")
     lines = shop.lines("lines")
     assert [line["batch"] for line in lines] == [0, 1, 2]
     for i, line in enumerate(lines):
