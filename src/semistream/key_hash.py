@@ -79,7 +79,9 @@ def _hash_span(data: NDArray[np.uint8], start: int, stop: int) -> np.uint64:
 def hash_variable(offsets: NDArray[Any], data: NDArray[np.uint8], out: NDArray[np.uint64]) -> None:
     """Hash values of varying length: data[offsets[i]:offsets[i + 1]]."""
     for i in range(out.size):
-        out[i] = _hash_span(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))  # type: ignore[arg-type]
+        # One signature, however wide the offsets are; to Numba, np.int64 is an int.
+        begin, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
+        out[i] = _hash_span(data, begin, end)  # type: ignore[arg-type]
 
 
 @kernel

@@ -61,6 +61,7 @@ class DiskMachine(RuleBasedStateMachine):
         self.master = MasterTable.from_arrow(
             table, self.folder / "r", key="id", page_bytes=4096, layout=layout
         )
+        self.per_partition = per_partition
         self.read_model(per_partition)
         self.io, self.layout, self.frames = io, layout, frames
         self.recorder, self.budget = Recorder(ManualClock()), MemoryBudget(1 << 24)
@@ -184,8 +185,9 @@ class DiskMachine(RuleBasedStateMachine):
         if self.current is not None:
             self.is_right(self.current, self.current.number)
         assert self.recorder.partitions_read == self.read_count
-        firsts = [rows[0][0] for rows in self.rows] if self.layout == "key" else []
-        assert self.disk.fences().tolist() == firsts
+        if self.layout == "key":
+            firsts = [rows[0][0] for rows in self.rows]
+            assert self.master.pages.fences(self.per_partition).tolist() == firsts
 
     def teardown(self) -> None:
         if hasattr(self, "disk"):

@@ -133,7 +133,7 @@ class Assembly:
         """The first code of each partition, when the master is in key order; else nothing."""
         if self.master.layout != "key":
             return np.empty(0, np.int64)
-        return self.master.pages.first[:: self.plan.partition_pages].copy()
+        return self.master.pages.fences(self.plan.partition_pages)
 
     def recent_keys(self) -> RecentKeys | None:
         """The buffer by which a join without waiting tuples counts keys for its front stage."""

@@ -9,21 +9,18 @@ arrived is finished, waits, is in the stream buffer, or is shed and not yet back
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.inlj import IndexNestedLoopJoin
+from semistream.algorithms.registry import Algorithm
 from semistream.errors import InternalError
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.shed_file import ShedFile
 from semistream.parts.shedding import Shedder, Shedding
 from semistream.parts.timed_stream import TimedStream
 from semistream.parts.waiting import WaitingTuples
-
-if TYPE_CHECKING:
-    from semistream.algorithms.engine import Algorithm
 
 
 class TimedDriver:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.algorithms.engine import needs_of
+from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import known_factors
 from semistream.cost.model import CostModel

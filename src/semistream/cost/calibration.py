@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.engine import engine
+from semistream.algorithms import engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
 from semistream.cost.read_costs import ReadCost, read_costs
 from semistream.metrics import Metrics

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.algorithms.engine import Engine, Stream, engine
+from semistream.algorithms import Engine, engine
+from semistream.algorithms.engine import Stream
 from semistream.budget import parse_memory
 from semistream.cost.auto import WORTHWHILE
 from semistream.cost.factors import CostFactors, known_factors

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.algorithms.engine import Engine, engine
+from semistream.algorithms import Engine, engine
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.tuner import Tuner

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
-from semistream.algorithms.engine import needs_of
+from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity

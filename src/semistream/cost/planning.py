@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from semistream.algorithms.engine import ALGORITHMS, needs_of
+from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.budget import parse_memory
 from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors
 from semistream.cost.model import CostModel

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from semistream.algorithms.engine import ALGORITHMS, needs_of
+from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.model import CostModel
 from semistream.cost.prediction import Prediction

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from semistream.algorithms.engine import Engine, engine
+from semistream.algorithms import Engine, engine
 from semistream.experiments.setting import Setting
 from semistream.experiments.sources import master_of, rows_per_page_of, tuples_of
 from semistream.metrics import Clock

@@ -17,22 +17,11 @@ from semistream.kernels.compiling import kernel
 
 NONE: Final = -1
 """No slot."""
-
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-_FULL = np.uint64(64)
-
-
 MATCHED = np.uint32(1)
-
-
 EVEN = 0xFFFFFFFE
-
-
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FULL = np.uint64(64)
 _BLOCK = 64
-
 
 NODE: Final = np.dtype(
     [

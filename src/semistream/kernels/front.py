@@ -11,13 +11,8 @@ from semistream.kernels.chains import NONE, Chains, bucket_of
 from semistream.kernels.compiling import kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
 _FULL = np.uint64(64)
-
-
 _BLOCK = 64
-
 
 CANDIDATE: Final = np.dtype(
     [("frequency", np.float64), ("first", np.int32), ("last", np.int32), ("number", np.int32)],

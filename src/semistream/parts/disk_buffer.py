@@ -107,12 +107,6 @@ class DiskBuffer:
         if self._locator is not None:
             self._locator.close()
 
-    def fences(self) -> NDArray[np.int64]:
-        """The first code of each partition, when the master is in key order; else nothing."""
-        if self._locator is not None:
-            return np.empty(0, np.int64)
-        return self._pages.first[:: self._per_partition].copy()
-
     def span(self, code: int) -> range:
         """The partitions that hold rows of `code`; empty when it is certain that none does."""
         if self._locator is None:

@@ -186,7 +186,7 @@ class ShedFile:
         if self._writer is None:
             path = self.folder / f"shed-{self._number:08}.arrows"
             self._number += 1
-            self._sink = open(path, "xb")  # noqa: SIM115
+            self._sink = open(path, "xb")  # noqa: SIM115 (it stays open until `_seal`)
             self._segments.append(_Segment(path))
             self._writer = pa.ipc.new_stream(self._sink, schema)
             _sync_folder(self.folder)

@@ -77,6 +77,10 @@ class PageIndex:
         low = int(np.searchsorted(self.last, code, side="left"))
         return low, int(np.searchsorted(self.first, code, side="right")) - 1
 
+    def fences(self, count: int) -> NDArray[np.int64]:
+        """The first code of every `count` pages, copied; only for pages in code order."""
+        return self.first[::count].copy()
+
     def stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         """The pages from `first` to before `stop` as stretches, each (first, stop); O(pages)."""
         breaks = (np.flatnonzero(self._breaks(first, stop)) + first + 1).tolist()

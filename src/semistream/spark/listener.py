@@ -40,6 +40,8 @@ class MetricsListener(StreamingQueryListener):
         self._path = Path(path).absolute()
         self._tasks = None if metrics_dir is None else TaskMetrics(Path(metrics_dir).absolute())
 
+    # The four names that follow are Spark's own.
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """A query has started."""
 
