@@ -16,7 +16,7 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
-def parse_memory(memory: SupportsIndex | str) -> int:
+def parse_memory(memory: SupportsIndex | str, name: str = "memory") -> int:
     """Bytes from an int or a string such as ``"64MB"``; units are powers of 1,024, as in Spark.
 
     >>> parse_memory("64MB"), parse_memory("1.5 GiB"), parse_memory(4096)
@@ -28,7 +28,7 @@ def parse_memory(memory: SupportsIndex | str) -> int:
     size = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
     if size <= 0:
         raise OptionError(
-            f"memory={memory!r} is not a size. Give bytes as a positive int, "
+            f"{name}={memory!r} is not a size. Give bytes as a positive int, "
             'or a string such as "64MB" or "1.5GB".'
         )
     return size

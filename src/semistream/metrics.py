@@ -65,8 +65,10 @@ class DurationHistogram:
 class Metrics:
     """A frozen snapshot of a run.
 
-    Stream tuples: `arrived` = `joined` + `unmatched` + those still waiting; at the end of a run
-    none wait. `outputs` counts result rows: a tuple that matches three master rows gives three.
+    Stream tuples: `arrived` = `joined` + `unmatched` + `deferred` + `waiting`; at the end of a run
+    none is deferred or waits. A tuple is joined when it is done: its rows may be out before, and
+    the last of them shortly after. `outputs` counts result rows: a tuple that matches three
+    master rows gives three.
     """
 
     algorithm: str
@@ -113,6 +115,11 @@ class Metrics:
     def deferred(self) -> int:
         """Stream tuples that were shed and are not yet back."""
         return self.shed - self.returned
+
+    @property
+    def waiting(self) -> int:
+        """Stream tuples in memory: in the stream buffer, or with the algorithm."""
+        return self.arrived - self.joined - self.unmatched - self.deferred
 
     @property
     def matches_per_partition(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,7 @@ def test_what_random_joins_is_a_sample_of_the_keys(master: ss.MasterTable, tmp_p
 
     def frequent_share(strategy: str) -> float:
         shed: list[int] = []
-        stream = arrivals(8000, 40_000.0)
+        stream = arrivals(8000, 6_000.0)
         keys = np.concatenate([batch.column("id").to_numpy() for _, batch in stream])
         engine = engine_of(master, "hybridjoin")
         run = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
@@ -324,10 +325,15 @@ def test_considering_needs_an_arrival_queue(
         {"look_up_position": float("nan")},
         {"when_full": "drop"},
         {"max_bytes": 0},
+        {"look_up_position": None},
+        {"look_up_position": "0.5"},
+        {"seed": -1},
+        {"seed": "x"},
+        {"folder": None},
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(OptionError):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
         Shedding(**({"strategy": "keep", "folder": tmp_path} | wrong))
 
 
@@ -451,27 +457,99 @@ def test_a_full_folder_can_block_instead(
     assert engine.metrics().shed > 0
 
 
-@pytest.mark.parametrize("strategy", ["keep", "considering"])
-def test_the_next_run_joins_what_a_crashed_one_left(
-    master: ss.MasterTable, tmp_path: Path, watched: Watched, strategy: str
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "chybridjoin", "meshjoin", "inlj"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_next_run_joins_what_a_stopped_one_left(
+    master: ss.MasterTable, tmp_path: Path, watched: Watched, algorithm: str, seed: int
 ) -> None:
-    """The folder as it stands in the middle of a run, as a crash would leave it."""
+    """Whatever was shed is handed out by one run or found by the next, wherever the first stops.
+
+    The folder is copied in the middle of the run, as a crash would leave it, and once more when
+    the run has been closed.
+    """
     folder, crashed = tmp_path / "shed", tmp_path / "crashed"
-    engine = engine_of(master, "hybridjoin")
-    run = engine.run_timed(arrivals(4000, 40_000.0), shedding=Shedding(strategy, folder))
-    for _ in run:
-        if watched.back and engine.metrics().deferred > 500:
+    engine = engine_of(master, algorithm)
+    burst, trickle = arrivals(3000, 60_000.0), arrivals(2000, 400.0, first=3000, size=5)
+    stream = burst + [(1.0 + at, batch) for at, batch in trickle]
+    shedding = Shedding("keep", folder, max_bytes=200_000)
+    stop = int(np.random.default_rng(seed).integers(200, 1900))
+    handed: list[int] = []
+    run = engine.run_timed(stream, shedding=shedding)
+    for batch in run:
+        handed += numbers([batch])
+        if len(watched.back) > stop:
             shutil.copytree(folder, crashed)
-            left = watched.shed[len(watched.back) :]
             break
     run.close()
-    again = engine_of(master, "hybridjoin")
-    new = arrivals(300, 100.0, first=4000)
-    found = list(again.run_timed(new, shedding=Shedding(strategy, crashed)))
-    assert sorted(numbers(found)) == sorted(left + list(range(4000, 4300)))
-    metrics = again.metrics()
-    assert metrics.arrived == len(left) + 300 == metrics.joined + metrics.unmatched
-    assert list(crashed.iterdir()) == []
+    assert len(watched.back) > stop
+    for left in (crashed, folder):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = engine_of(master, algorithm)
+            run_again = again.run_timed([], shedding=Shedding("keep", left))
+            found = numbers(list(run_again))
+        assert set(watched.shed) <= set(handed) | set(found)
+        assert len(found) == len(set(found)) == again.metrics().arrived
+        assert set(found) <= set(watched.shed)
+        assert list(left.iterdir()) == []
+
+
+def test_tuples_that_came_back_are_let_go_of_while_the_run_goes_on(
+    master: ss.MasterTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endless stream must not fill the disk with tuples that were joined long ago."""
+    monkeypatch.setattr("semistream.parts.shedding._FEWEST_LET_GO", 200)
+    stream = [
+        (10.0 * turn + at, batch)
+        for turn in range(8)
+        for at, batch in arrivals(1500, 40_000.0, first=1500 * turn, seed=turn)
+    ]
+    engine = engine_of(master, "hybridjoin")
+    shedding = Shedding("considering", tmp_path, max_bytes=80_000)
+    found = numbers(list(engine.run_timed(stream, shedding=shedding)))
+    assert sorted(found) == list(range(12_000))
+    assert engine.metrics().shed > 6000, "each turn fills the folder"
+
+
+def test_arrivals_that_are_all_due_are_taken_in_bit_by_bit(
+    master: ss.MasterTable, tmp_path: Path
+) -> None:
+    """A producer that is late, or endless, gets its tuples shed or joined, not piled up."""
+    taken_in = 0
+
+    def endless() -> Iterator[tuple[float, pa.RecordBatch]]:
+        nonlocal taken_in
+        while True:
+            ids = np.arange(taken_in, taken_in + 5000)
+            taken_in += 5000
+            yield 0.0, pa.record_batch({"id": ids % ROWS, "sale": ids})
+
+    engine = engine_of(master, "hybridjoin")
+    run = engine.run_timed(endless(), shedding=Shedding("considering", tmp_path))
+    for _ in run:
+        assert engine.metrics().waiting < 80_000
+        if taken_in > 500_000:
+            break
+    run.close()
+    assert engine.metrics().shed > 300_000
+    unbounded = engine_of(master, "hybridjoin").run_timed(endless())
+    taken_in = 0
+    for _, _ in zip(range(5), unbounded, strict=False):
+        assert taken_in < 80_000
+    unbounded.close()
+
+
+def test_considering_bounds_the_backlog_however_fast_the_stream(
+    master: ss.MasterTable, tmp_path: Path
+) -> None:
+    """When more arrives in an iteration than the queue holds, the rest goes unconsidered."""
+    engine = engine_of(master, "hybridjoin")
+    run = engine.run_timed(arrivals(30_000, 100_000.0), shedding=Shedding("considering", tmp_path))
+    most = 0
+    for _ in run:
+        most = max(most, engine.metrics().waiting)
+    # 600 arrive in an iteration of 6 ms; 100 wait in the table and 2w may stand before it.
+    assert most < 2000
 
 
 def test_a_run_without_arrivals_joins_what_was_left(master: ss.MasterTable, tmp_path: Path) -> None:
@@ -484,7 +562,7 @@ def test_a_run_without_arrivals_joins_what_was_left(master: ss.MasterTable, tmp_
     assert sorted(numbers(found)) == list(range(20))
 
 
-def test_dictionary_and_string_columns_come_back(tmp_path: Path) -> None:
+def test_columns_of_any_kind_come_back(tmp_path: Path) -> None:
     table = pa.table({"id": [f"key {i}" for i in range(300)], "price": np.arange(300)})
     path = tmp_path / "m"
     master = ss.MasterTable.from_arrow(table, path, key="id", page_bytes=4096)
@@ -492,9 +570,15 @@ def test_dictionary_and_string_columns_come_back(tmp_path: Path) -> None:
     stream = []
     for at in range(100):
         keys = [f"key {k}" if k else None for k in rng.zipf(1.3, 20).clip(0, 310).tolist()]
-        place = pa.array([f"shop {k % 7}" for k in range(20)]).dictionary_encode()
-        stream.append((at / 2000, pa.record_batch({"id": keys, "shop": place})))
-    for strategy in ("random", "considering"):
+        place = pa.array([f"shop {k % 7}" for k in range(20)])
+        columns = {
+            "id": keys,
+            "shop": place.dictionary_encode(),
+            "view": place.cast(pa.string_view()),
+            "run": pa.RunEndEncodedArray.from_arrays([5, 20], ["a", "b"]),
+        }
+        stream.append((at / 2000, pa.record_batch(columns)))
+    for strategy in ("keep", "random", "considering"):
         engine = engine_of(master, "hybridjoin", stream_slots=50)
         shedding = Shedding(strategy, tmp_path / strategy)
         found = list(engine.run_timed(stream, shedding=shedding))

@@ -131,6 +131,16 @@ class Engine:
         `shedding`, load that is too much goes to disk and comes back. Otherwise as `run`.
         """
         self._refuse_second_run()
+        if shedding is not None and not isinstance(shedding, Shedding):
+            raise OptionError(
+                f"shedding={shedding!r} must be a Shedding: say where to shed to as well, as in "
+                'ss.Shedding("considering", folder).'
+            )
+        if not isinstance(arrivals, Iterable):
+            raise OptionError(
+                f"The arrivals are a {type(arrivals).__name__}; they must be an iterable of pairs "
+                "of a time in seconds and a pyarrow.RecordBatch."
+            )
         if shedding is not None and shedding.strategy == "considering":
             self._check_considering()
         return self._run_timed(arrivals, shedding)

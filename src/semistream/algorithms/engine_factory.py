@@ -63,6 +63,7 @@ def engine(
         algorithm = "chybridjoin"
     else:
         _check_options(needs_of(algorithm), options)
+    _check_front_stage(options)
     if how not in ("inner", "left"):
         raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
     if io not in IO_MODES:
@@ -81,6 +82,18 @@ def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
         raise OptionError(
             f"use_filter=True, but the master table at {master.path} has no membership filter. "
             "Build it with MasterTable.from_arrow(…, filter_bits=10), or leave use_filter out."
+        )
+
+
+def _check_front_stage(options: Mapping[str, int | str]) -> None:
+    """Options that contradict each other would be ignored in silence."""
+    if "front_rows" in options and "front_percent" in options:
+        raise OptionError(
+            "front_rows and front_percent both say how large the front stage is. Give one of them."
+        )
+    if "threshold" in options and options.get("admission", "paper") != "paper":
+        raise OptionError(
+            f"threshold is for admission='paper'; admission={options['admission']!r} has none."
         )
 
 

@@ -52,20 +52,27 @@ class TimedDriver:
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """All results, as they come."""
-        algorithm, stream = self._algorithm, self._algorithm.stream
+        algorithm, stream, shedder = self._algorithm, self._algorithm.stream, self._shedder
         while True:
             self._check_conserved()
-            if self._shedder is not None:
-                self._shedder.adjust()
+            if shedder is not None:
+                shedder.adjust()
             stream.resume()
             yield from algorithm.step()
             self._recorder.iterations += 1
             if not len(algorithm.waiting) and (stream.ended or stream.paused):
                 yield from self._assembly.output.flush()
                 if stream.ended:
+                    if shedder is not None:
+                        shedder.end()
                     return
                 if not self._buffer.coming_back():
+                    if shedder is not None:
+                        shedder.sync()
                     self._buffer.await_next()
+            if shedder is not None and (joined := shedder.joined(self._oldest())):
+                yield from self._assembly.output.flush()
+                shedder.let_go(joined)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""
@@ -79,6 +86,13 @@ class TimedDriver:
         if isinstance(waiting, (WaitingTuples, ScanWindow)):
             return waiting.free
         return self._assembly.plan.stream_chunk_rows
+
+    def _oldest(self) -> int | None:
+        """When the longest-waiting tuple entered, in the recorder's microseconds."""
+        waiting = self._algorithm.waiting
+        if len(waiting) and isinstance(waiting, (WaitingTuples, ScanWindow)):
+            return waiting.table.entered(waiting.oldest())
+        return None
 
     def _held(self) -> int:
         front = self._assembly.front

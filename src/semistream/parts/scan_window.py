@@ -58,6 +58,10 @@ class ScanWindow:
         """How many slots can be given out before the oldest chunk leaves."""
         return sum(map(len, self._gaps()))
 
+    def oldest(self) -> int:
+        """The slot of the tuple that has waited longest; there must be one."""
+        return self._chunks[0].slots[0].start
+
     def limit(self, capacity: int) -> None:
         """Give out only slots below `capacity` from now on. O(1)."""
         self._limit = capacity

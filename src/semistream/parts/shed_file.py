@@ -1,14 +1,20 @@
-"""Shed file: stream tuples that were shed, on disk until they come back, first in first out.
+"""Shed file: stream tuples that were shed, on disk until they are joined, first in first out.
 
-    folder/  shed-00000007.arrows   oldest segment, read from the cursor on
+    folder/  shed-00000007.arrows   oldest segment
              shed-00000008.arrows   …
              shed-00000009.arrows   newest segment, written
-             cursor.json            {"segment": 7, "tuples": 120}: what is before is back
+             cursor.json            how many tuples of the oldest are done, and how many tuples
+                                    and bytes each segment has that is written no more
 
-A segment is an Arrow IPC stream, so that any Arrow tool can read it and a crash leaves all of
-its whole batches readable. `sync` makes what was appended durable. The cursor moves, atomically
-and durably, before tuples are handed back: after a crash every tuple that was not back is found
-again, and none that was. A segment is removed once all its tuples are back.
+           done │ taken: in memory │ still here
+    ────────────┴──────────────────┴──────────── ► appended
+
+`take` hands tuples out and `let_go` strikes them off once they are joined, so that a run that
+ends in between, by a crash or by its caller, loses none of them: the next one finds all that
+were not let go of. A segment is removed when all its tuples are.
+
+What is appended is the operating system's at once, so that a crash of the process takes none of
+it; `sync` makes it survive one of the machine, and is called about ten times a second.
 """
 
 from __future__ import annotations
@@ -18,44 +24,33 @@ import fcntl
 import json
 import os
 import re
+import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
 from semistream.errors import ShedFileError, ShedSpaceError
+from semistream.parts.shed_segment import Segment, SegmentWriter, bytes_needed
 from semistream.parts.timed_stream import Timed
 
 _SEGMENT = re.compile(r"shed-(\d{8})\.arrows")
-_SINCE: Final = b"semistream.since"
-_MOST_ROWS = 4096
-"""Tuples per record batch: what a reader holds at once."""
 _LARGEST_SEGMENT = 16 << 20
-_SLACK = 256
-"""Bytes of a message that Arrow does not tell beforehand: the time, and the end of the stream."""
+_SYNC_SECONDS = 0.1
+_SYNC_BYTES = 8 << 20
 
 
-class _Segment:
-    """One file: how many tuples and bytes it has, and whether they are from an earlier run."""
+class _Cursor(NamedTuple):
+    """The first segment that is needed, how many of its tuples are done, and what is sealed."""
 
-    def __init__(self, path: Path, tuples: int = 0, size: int = 0, old: bool = False) -> None:
-        self.path = path
-        self.tuples = tuples
-        self.bytes = size
-        self.old = old
-
-    @property
-    def number(self) -> int:
-        return int(self.path.name[5:13])
-
-
-class _Scanned(NamedTuple):
-    schema: pa.Schema | None
-    tuples: int
-    whole_bytes: int
+    segment: int = 0
+    done: int = 0
+    sealed: dict[int, tuple[int, int]] = {}  # noqa: RUF012 (never changed)
 
 
 class ShedFile:
@@ -65,18 +60,21 @@ class ShedFile:
         """Empty."""
         self.folder = folder
         self.max_bytes = max_bytes
-        self.torn_bytes = 0
-        """Bytes of an append that a crash cut off; its tuples had not been let go of."""
         self.schema: pa.Schema | None = None
-        self._segments: deque[_Segment] = deque()
+        self.taken = 0
+        """Tuples that were handed out and not let go of."""
+        self._segments: deque[Segment] = deque()
         self._tuples = 0
-        self._back = 0
-        self._number = 1
+        self._done = 0
+        self._numbers = count(1)
         self._now = 0.0
-        self._sink: Any = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._writer: SegmentWriter | None = None
         self._reading: Iterator[Timed] | None = None
+        self._place = 0
+        self._place_taken = 0
         self._rest: Timed | None = None
+        self._unsynced = 0
+        self._synced_at = time.monotonic()
         self._unlock = weakref.finalize(self, os.close, lock)
 
     @classmethod
@@ -86,14 +84,17 @@ class ShedFile:
         Those wait since `now`: clocks of different runs cannot be compared.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ShedFileError(f"{folder} cannot be a folder of shed tuples: {error}.") from error
         file = cls(folder, max_bytes, _lock(folder))
         file._now = now
         file._find()
         return file
 
     def __len__(self) -> int:
-        """How many tuples are not yet back."""
+        """How many tuples have not been taken."""
         return self._tuples
 
     @property
@@ -112,63 +113,81 @@ class ShedFile:
 
     def has_room(self, batch: pa.RecordBatch) -> bool:
         """Whether appending the batch would keep to `max_bytes`."""
-        sizes = (pa.ipc.get_record_batch_size(part) for part in _parts(batch))
-        needed = sum(size + _SLACK for size in sizes)
-        if self._writer is None:
-            needed += batch.schema.serialize().size + _SLACK
-        return bool(self.bytes + needed <= self.max_bytes)
+        return self.bytes + bytes_needed(batch, self._writer is None) <= self.max_bytes
 
     def append(self, since: float, batch: pa.RecordBatch) -> None:
-        """Put tuples behind the others; durable after `sync`."""
+        """Put tuples behind the others."""
         if not self.has_room(batch):
+            more = bytes_needed(batch, self._writer is None)
             raise ShedSpaceError(
-                f"{self.folder} holds {self.bytes:,} bytes of shed tuples; {batch.num_rows:,} "
-                f"more would pass max_bytes={self.max_bytes:,}. Give the join more memory or the "
-                'folder more room, or let the stream buffer grow with when_full="block".'
+                f"{self.folder} holds {self.bytes:,} bytes of shed tuples; {batch.num_rows:,} more "
+                f"tuples take {more:,} bytes, which would pass max_bytes={self.max_bytes:,}. Give "
+                "the join more memory or the folder more room, or hold arrivals back with "
+                'when_full="block".'
             )
         self.expect(batch.schema)
         with self._writing():
-            segment = self._open_segment(batch.schema)
+            if self._writer is None:
+                self._open_segment(batch.schema)
             assert self._writer is not None
-            for part in _parts(batch):
-                self._writer.write_batch(part, custom_metadata={_SINCE: repr(since)})
-            self._sink.flush()
-            segment.bytes = self._sink.tell()
-            segment.tuples += batch.num_rows
+            before = self._writer.segment.bytes
+            self._writer.append(since, batch)
+            self._unsynced += self._writer.segment.bytes - before
         self._tuples += batch.num_rows
+
+    def sync_if_due(self) -> None:
+        """As `sync`, if much was appended since the last one or a while has passed."""
+        waited = time.monotonic() - self._synced_at
+        if self._unsynced >= _SYNC_BYTES or (self._unsynced and waited >= _SYNC_SECONDS):
+            self.sync()
+        if self._writer is not None and self._is_large(self._writer.segment):
+            self._seal()
 
     def sync(self) -> None:
         """Wait until what was appended is on the disk."""
-        if self._sink is not None:
-            os.fsync(self._sink.fileno())
-            if self._segments[-1].bytes >= min(_LARGEST_SEGMENT, self.max_bytes // 16):
-                self._seal()
+        if self._writer is not None and self._unsynced:
+            with self._writing():
+                self._writer.sync()
+        self._unsynced, self._synced_at = 0, time.monotonic()
 
     def take(self, count: int) -> list[Timed]:
-        """The oldest `count` tuples, or all; they are back, also if a crash follows."""
+        """The oldest `count` tuples that were not taken, or all."""
         taken: list[Timed] = []
-        finished: list[_Segment] = []
         count = min(count, self._tuples)
         while count:
-            segment = self._segments[0]
-            if segment.tuples == self._back:
-                finished.append(self._leave())
-                continue
             piece = self._next_piece(count)
             taken.append(piece)
-            self._back += piece.batch.num_rows
-            self._tuples -= piece.batch.num_rows
-            count -= piece.batch.num_rows
-        while self._segments and self._segments[0].tuples == self._back:
-            finished.append(self._leave())
-        if taken:
-            self._write_cursor()
-            for segment in finished:
-                segment.path.unlink()
+            rows = piece.batch.num_rows
+            count -= rows
+            self._place_taken += rows
+            self._tuples -= rows
+            self.taken += rows
         return taken
 
+    def let_go(self, count: int) -> None:
+        """The `count` tuples that were taken first are done: strike them off, durably."""
+        assert count <= self.taken
+        if not count:
+            return
+        self.taken -= count
+        self._done += count
+        finished = []
+        while self._segments and self._done >= self._segments[0].tuples:
+            segment = self._segments.popleft()
+            self._done -= segment.tuples
+            finished.append(segment)
+            if self._writer is not None and self._writer.segment is segment:
+                self._writer.abandon()
+                self._writer, self._unsynced = None, 0
+            if self._place == 0:
+                self._reading, self._rest, self._place_taken = None, None, 0
+            self._place = max(0, self._place - 1)
+        self._write_cursor()
+        for segment in finished:
+            segment.path.unlink()
+
     def close(self) -> None:
-        """Close the files and let others have the folder; what is not back stays in it."""
+        """Close the files and let others have the folder; what was not let go of stays in it."""
         self._seal()
         self._reading = None
         if not self._segments:
@@ -177,39 +196,29 @@ class ShedFile:
 
     def check(self) -> None:
         """Assert that counts, files and the bound agree."""
-        assert self._tuples == sum(s.tuples for s in self._segments) - self._back
+        held = sum(s.tuples for s in self._segments)
+        assert self._tuples == held - self._done - self.taken
+        before = sum(s.tuples for s in islice(self._segments, self._place))
+        assert not self._segments or before + self._place_taken == self._done + self.taken
         assert [segment.path for segment in self._segments] == _segment_paths(self.folder)
         assert all(s.path.stat().st_size == s.bytes for s in self._segments)
         assert self.bytes <= self.max_bytes
 
-    def _open_segment(self, schema: pa.Schema) -> _Segment:
-        if self._writer is None:
-            path = self.folder / f"shed-{self._number:08}.arrows"
-            self._number += 1
-            self._sink = open(path, "xb")  # noqa: SIM115 (it stays open until `_seal`)
-            self._segments.append(_Segment(path))
-            self._writer = pa.ipc.new_stream(self._sink, schema)
-            _sync_folder(self.folder)
-        return self._segments[-1]
+    def _is_large(self, segment: Segment) -> bool:
+        return segment.bytes >= min(_LARGEST_SEGMENT, self.max_bytes // 16)
+
+    def _open_segment(self, schema: pa.Schema) -> None:
+        segment = Segment(self.folder / f"shed-{next(self._numbers):08}.arrows")
+        self._writer = SegmentWriter(segment, schema)
+        self._segments.append(segment)
+        _sync_folder(self.folder)
 
     def _seal(self) -> None:
         """The newest segment is written to no more."""
         if self._writer is not None:
-            segment = self._segments[-1]
-            self._writer.close()
-            self._sink.flush()
-            os.fsync(self._sink.fileno())
-            segment.bytes = self._sink.tell()
-            self._sink.close()
-            self._writer = self._sink = None
-
-    def _abandon(self) -> None:
-        """Write no more to the newest segment: it ends with the last whole append."""
-        sink, self._sink, self._writer = self._sink, None, None
-        with contextlib.suppress(OSError):
-            sink.close()
-        if self._segments and not self._segments[-1].tuples:
-            self._segments.pop()
+            self._writer.end()
+            self._writer, self._unsynced = None, 0
+            self._write_cursor()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -217,47 +226,34 @@ class ShedFile:
         try:
             yield
         except OSError as error:
-            self._abandon()
+            if self._writer is not None:
+                self._writer.abandon()
+                self._writer, self._unsynced = None, 0
+            if self._segments and not self._segments[-1].tuples:
+                self._segments.pop()
             raise ShedSpaceError(
                 f"Shed tuples cannot be written to {self.folder}: {error}. Make room there, or "
                 "shed to another folder; what was shed before is safe and comes back in a new run."
             ) from error
 
     def _next_piece(self, count: int) -> Timed:
-        """At most `count` tuples that wait since the same time, of the oldest segment."""
+        """At most `count` tuples that wait since the same time, of the oldest that has any."""
+        while self._place_taken == self._segments[self._place].tuples:
+            self._place, self._place_taken = self._place + 1, 0
+            self._reading = self._rest = None
         if self._reading is None:
-            if len(self._segments) == 1:
-                self._seal()
-            self._reading = self._read(self._segments[0], self._back)
+            self._reading = self._segments[self._place].read(self._place_taken, self._now)
         if self._rest is None:
             self._rest = next(self._reading)
         since, batch = self._rest
-        piece = Timed(since, batch.slice(0, count))
         self._rest = None if batch.num_rows <= count else Timed(since, batch.slice(count))
-        return piece
-
-    def _read(self, segment: _Segment, skip: int) -> Iterator[Timed]:
-        with pa.OSFile(str(segment.path)) as source, pa.ipc.open_stream(source) as reader:
-            left = segment.tuples
-            while left > 0:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
-                left -= batch.num_rows
-                since = self._now if segment.old else float(metadata[_SINCE])
-                if skip < batch.num_rows:
-                    yield Timed(since, batch.slice(skip))
-                skip = max(0, skip - batch.num_rows)
-
-    def _leave(self) -> _Segment:
-        """All tuples of the oldest segment are back."""
-        if len(self._segments) == 1:
-            self._seal()
-        self._back = 0
-        self._reading = self._rest = None
-        return self._segments.popleft()
+        return Timed(since, batch.slice(0, count))
 
     def _write_cursor(self) -> None:
-        number = self._segments[0].number if self._segments else self._number
-        content = json.dumps({"segment": number, "tuples": self._back})
+        written = self._writer.segment if self._writer is not None else None
+        sealed = {s.number: (s.tuples, s.bytes) for s in self._segments if s is not written}
+        first = self._segments[0].number if self._segments else self._next_number()
+        content = json.dumps({"segment": first, "done": self._done, "sealed": sealed})
         temporary = self.folder / "cursor.json.new"
         with open(temporary, "w") as file:
             file.write(content)
@@ -266,74 +262,80 @@ class ShedFile:
         os.replace(temporary, self.folder / "cursor.json")
         _sync_folder(self.folder)
 
+    def _next_number(self) -> int:
+        number = next(self._numbers)
+        self._numbers = count(number)
+        return number
+
     def _find(self) -> None:
-        """Count what an earlier run left, without the tuples that came back to it."""
-        number, back = self._read_cursor()
+        """Count what an earlier run left, without the tuples that it let go of."""
+        cursor = self._read_cursor()
         paths = _segment_paths(self.folder)
-        for path in paths:
-            segment = _Segment(path, old=True)
-            self._number = max(segment.number, number) + 1
-            if segment.number < number:
-                path.unlink()
-                continue
-            self._admit(segment, path is paths[-1])
-        if self._segments and self._segments[0].number == number:
-            self._back = back
-            if back > self._segments[0].tuples:
+        found = {segment.number: segment for segment in (Segment(p, old=True) for p in paths)}
+        self._numbers = count(max([0, *found, cursor.segment - 1, *cursor.sealed]) + 1)
+        for number in sorted(found.keys() | cursor.sealed.keys()):
+            if number < cursor.segment:
+                found[number].path.unlink()
+            elif number in cursor.sealed:
+                self._admit_sealed(number, found.get(number), *cursor.sealed[number])
+            else:
+                self._admit_torn(found[number])
+        if self._segments and self._segments[0].number == cursor.segment:
+            self._done = self._place_taken = cursor.done
+            if cursor.done > self._segments[0].tuples:
                 raise ShedFileError(
                     f"{self._segments[0].path} has {self._segments[0].tuples:,} tuples, but "
-                    f"{back:,} of it are back by cursor.json. Restore the files of {self.folder}."
+                    f"{cursor.done:,} of it are done by cursor.json. Restore the files of "
+                    f"{self.folder}."
                 )
-        self._number = max(self._number, number)
-        self._tuples = sum(segment.tuples for segment in self._segments) - self._back
+        self._tuples = sum(segment.tuples for segment in self._segments) - self._done
+        if self._segments:
+            self._write_cursor()
 
-    def _admit(self, segment: _Segment, newest: bool) -> None:
-        found, size = _scan(segment.path), segment.path.stat().st_size
-        if found.whole_bytes < size:
-            if not newest:
-                raise ShedFileError(
-                    f"{segment.path} is broken after {found.tuples:,} tuples: bytes "
-                    f"{found.whole_bytes:,} to {size:,} cannot be read. Restore the file, or move "
-                    "it away to go on without the tuples that it holds."
-                )
-            self.torn_bytes = size - found.whole_bytes
-            os.truncate(segment.path, found.whole_bytes)
-        if found.schema is None or not found.tuples:
-            segment.path.unlink()
-            return
-        segment.tuples, segment.bytes = found.tuples, found.whole_bytes
-        self.expect(found.schema)
+    def _admit_sealed(self, number: int, segment: Segment | None, tuples: int, size: int) -> None:
+        """A segment that an earlier run had finished writing: it must be there, and whole."""
+        name = f"shed-{number:08}.arrows"
+        if segment is None or segment.path.stat().st_size != size:
+            what = "is missing" if segment is None else "has not the size it was written with"
+            raise ShedFileError(
+                f"{self.folder / name} with {tuples:,} shed tuples {what}. Restore the file; or, "
+                "to go on without its tuples, remove it and its entry in cursor.json."
+            )
+        segment.tuples, segment.bytes = tuples, size
+        self.expect(segment.schema())
         self._segments.append(segment)
 
-    def _read_cursor(self) -> tuple[int, int]:
+    def _admit_torn(self, segment: Segment) -> None:
+        """The segment that was being written when a run ended without closing it."""
+        whole, size = segment.whole(), segment.path.stat().st_size
+        if whole.bytes < size:
+            warnings.warn(
+                f"{segment.path} ends in half an append: {size - whole.bytes:,} bytes after "
+                f"{whole.tuples:,} whole tuples are cut off. Their tuples were in memory when the "
+                "last run was killed.",
+                stacklevel=2,
+            )
+            os.truncate(segment.path, whole.bytes)
+        if whole.schema is None or not whole.tuples:
+            segment.path.unlink()
+            return
+        segment.tuples, segment.bytes = whole.tuples, whole.bytes
+        self.expect(whole.schema)
+        self._segments.append(segment)
+
+    def _read_cursor(self) -> _Cursor:
+        path = self.folder / "cursor.json"
         try:
-            cursor = json.loads((self.folder / "cursor.json").read_text())
-            return int(cursor["segment"]), int(cursor["tuples"])
+            content: Any = json.loads(path.read_text())
+            sealed = {int(n): (int(t), int(b)) for n, (t, b) in content["sealed"].items()}
+            return _Cursor(int(content["segment"]), int(content["done"]), sealed)
         except FileNotFoundError:
-            return 0, 0
-        except (ValueError, KeyError, TypeError) as error:
+            return _Cursor()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ShedFileError(
-                f"{self.folder / 'cursor.json'} is broken: {error}. Without it all tuples of the "
-                "segments come back, some for the second time: remove it if that may be."
+                f"{path} is broken: {error}. Without it all tuples of the segments come back, some "
+                "for the second time: remove it if that may be."
             ) from error
-
-
-def _scan(path: Path) -> _Scanned:
-    """Schema, tuples and bytes of the whole batches of a segment."""
-    schema, tuples, whole = None, 0, 0
-    with pa.OSFile(str(path)) as source, contextlib.suppress(pa.ArrowInvalid, OSError):
-        reader = pa.ipc.open_stream(source)
-        schema = reader.schema
-        whole = source.tell()
-        for batch in reader:
-            tuples += batch.num_rows
-            whole = source.tell()
-        whole = source.tell()
-    return _Scanned(schema, tuples, whole)
-
-
-def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    return [batch.slice(at, _MOST_ROWS) for at in range(0, batch.num_rows, _MOST_ROWS)]
 
 
 def _segment_paths(folder: Path) -> list[Path]:

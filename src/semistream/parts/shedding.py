@@ -10,8 +10,10 @@ shed file, and comes back when the load falls, before new arrivals. Nothing is l
 | "random" | arrivals chosen at random, so that what is joined is a uniform sample |
 | "considering" | the longest-waiting tuples: many partitions were read and none was theirs |
 
-Since "considering" sheds on the oldest side, it takes the look-up element elsewhere: at a
-share of the queue from the newest side, while it sheds.
+A tuple is not considered if it is shed at once: of a queue of tuples at most a quarter goes in one
+iteration, and what is still too much goes as with "keep", so that the stream buffer stays bounded
+however fast the stream is. Since "considering" sheds on the oldest side, it takes the look-up
+element elsewhere: at a share of the queue from the newest side, while it sheds.
 
 | paper | here |
 | --- | --- |
@@ -19,15 +21,21 @@ share of the queue from the newest side, while it sheds.
 | SB_1 | the timed stream, and the misses that a front stage holds |
 | end of Q | the oldest side of the arrival queue |
 
-Tuples that came back do not count towards an overload: they would be shed again at once.
+Tuples that came back do not count towards an overload: they would be shed again at once. They
+stay in the file until they are joined and handed out: "let go of". That is known without marking
+any of them, since waiting tuples know when they entered: once the longest-waiting one entered
+after them, all that had come back by then are done.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,24 +44,34 @@ from semistream.budget import parse_memory
 from semistream.errors import OptionError
 from semistream.metrics import Recorder
 from semistream.parts.shed_file import ShedFile
-from semistream.parts.timed_stream import TimedStream
+from semistream.parts.timed_stream import MOST_PENDING, TimedStream
 from semistream.parts.waiting import WaitingTuples
 
 __all__ = ["STRATEGIES", "ShedFile", "Shedder", "Shedding"]
 
 STRATEGIES: Final = ("keep", "random", "considering")
 _FEWEST_AT_ONCE = 16
+_WRAP: Final = 0xFFFFFFFF
+_CONSIDERED_SHARE = 4
+"""One in so many waiting tuples may be shed in an iteration."""
+_FEWEST_LET_GO = 4096
+"""Tuples that came back are let go of so many at a time, or when they are the last."""
 
 
 @dataclass(frozen=True)
 class Shedding:
     """How to shed load, and where to.
 
-    `folder` is for one run at a time; what an earlier run left in it is joined by the next.
+    `folder` is for one run at a time; what an earlier run left in it is joined by the next, also
+    what had come back to that run and was not joined when it was closed or killed. Some thousand
+    tuples that it had joined may then be joined again: nothing is lost, but a run that does not
+    end by itself can give rows twice. A crash of the machine itself takes at most what was shed
+    in the last tenth of a second.
+
     When its segments would pass `max_bytes`, `when_full` decides: "error" stops the run with
-    all that was shed safe on disk; "block" sheds no more until tuples have come back, and the
-    stream buffer, which is the producer's memory, grows instead. `look_up_position` is used
-    by "considering" and `seed` by "random".
+    all that was shed safe on disk; "block" sheds no more until tuples have come back, and
+    arrivals stay with the producer instead. `look_up_position` is used by "considering" and
+    `seed` by "random".
     """
 
     strategy: str
@@ -69,18 +87,29 @@ class Shedding:
             raise OptionError(
                 f"strategy={self.strategy!r} is not known. Use one of: {', '.join(STRATEGIES)}."
             )
-        if not 0.0 <= self.look_up_position <= 1.0:
+        if not isinstance(self.folder, (str, os.PathLike)):
+            raise OptionError(f"folder={self.folder!r} must be the path of a folder.")
+        if not (_is_number(self.look_up_position) and 0.0 <= self.look_up_position <= 1.0):
             raise OptionError(
                 f"look_up_position={self.look_up_position!r} must be from 0 (the newest side of "
                 "the queue) to 1 (the oldest)."
             )
+        if type(self.seed) is not int or self.seed < 0:
+            raise OptionError(f"seed={self.seed!r} must be a whole number of at least 0.")
         if self.when_full not in ("error", "block"):
             raise OptionError(f'when_full={self.when_full!r} is not known. Use "error" or "block".')
-        parse_memory(self.max_bytes)
+        parse_memory(self.max_bytes, "max_bytes")
 
     def open(self, now: float) -> ShedFile:
         """The shed file, with what an earlier run left in it."""
-        return ShedFile.recover(self.folder, parse_memory(self.max_bytes), now)
+        return ShedFile.recover(self.folder, parse_memory(self.max_bytes, "max_bytes"), now)
+
+
+class Entered(NamedTuple):
+    """So many tuples that came back had been read by a time, in the recorder's microseconds."""
+
+    tuples: int
+    micros: int
 
 
 class Shedder:
@@ -110,6 +139,7 @@ class Shedder:
         self._chunk_rows = stream.most_rows
         self._random = np.random.default_rng(shedding.seed)
         self._finished = 0
+        self._entered: Entered | None = None
         recorder.arrived += len(file)
         recorder.shed += len(file)
         stream.coming_back = lambda: len(file) > 0
@@ -126,11 +156,43 @@ class Shedder:
             overload = self._shed(excess) > 0
         else:
             self._bring_back(2 * w - size)
+        self._file.sync_if_due()
         if self._waiting is not None and self._shedding.strategy == "considering":
             position = self._shedding.look_up_position
             self._waiting.look_up_position = position if overload else None
         stream.most_rows = min(self._chunk_rows, max(2 * w, _FEWEST_AT_ONCE))
+        stream.most_pending = 2 * w + MOST_PENDING
         stream.fresh = 0
+
+    def sync(self) -> None:
+        """The join will rest: what was shed should be on the disk meanwhile."""
+        self._file.sync()
+
+    def joined(self, oldest: int | None) -> int:
+        """How many tuples that came back are joined; `oldest` is when the oldest waiting entered.
+
+        None: nothing waits. They can be let go of once their rows are handed out.
+        """
+        if self._entered is None:
+            # What came back is read first and in order: the rest stands before the algorithm.
+            ahead = self._stream.size - self._stream.pending + self._held()
+            entered = self._file.taken - ahead
+            if entered >= _FEWEST_LET_GO or (entered > 0 and not len(self._file)):
+                self._entered = Entered(entered, self._recorder.micros())
+        if self._entered is None:
+            return 0
+        if oldest is not None and not 0 < (oldest - self._entered.micros) & _WRAP < _WRAP // 2:
+            return 0
+        tuples, self._entered = self._entered.tuples, None
+        return tuples
+
+    def let_go(self, count: int) -> None:
+        """So many tuples that came back are joined, and their rows handed out."""
+        self._file.let_go(count)
+
+    def end(self) -> None:
+        """Everything is joined and handed out."""
+        self._file.let_go(self._file.taken)
 
     def check(self) -> None:
         """Assert that the file holds what was shed and is not back."""
@@ -146,15 +208,13 @@ class Shedder:
 
     def _shed(self, count: int) -> int:
         """Let `count` tuples go to the file, or as many as it has room for."""
-        gone = 0
-        if self._shedding.strategy == "considering":
-            if self._waiting is not None:
-                now = self._recorder.clock()
-                gone = self._waiting.shed(count, lambda batch: self._keep(now, batch))
-        else:
-            gone = self._stream.shed_newest(self._chosen(count), self._keep)
-        if gone:
-            self._file.sync()
+        if self._shedding.strategy != "considering" or self._waiting is None:
+            return self._stream.shed_newest(self._chosen(count), self._keep)
+        now = self._recorder.clock()
+        considered = min(count, max(1, len(self._waiting) // _CONSIDERED_SHARE))
+        gone = self._waiting.shed(considered, lambda batch: self._keep(now, batch))
+        if gone == considered < count:
+            gone += self._stream.shed_newest(np.ones(count - gone, np.bool_), self._keep)
         return gone
 
     def _chosen(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -180,3 +240,7 @@ class Shedder:
             back = self._file.take(count)
             self._recorder.returned += sum(piece.batch.num_rows for piece in back)
             self._stream.come_back(back)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

@@ -105,6 +105,10 @@ class StreamTable:
         """The code of the tuple in `slot`."""
         return int(self.chains.nodes[slot]["code"])
 
+    def entered(self, slot: int) -> int:
+        """When the tuple in `slot` entered, as `Recorder.micros` counts."""
+        return int(self.chains.nodes[slot]["entered"]) & 0xFFFFFFFE
+
     def pairs(
         self,
         region: int,

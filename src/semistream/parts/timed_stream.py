@@ -10,14 +10,17 @@ behind and pulls only what has arrived.
     shed tuples ──come back──► returned ──┘   (returned first)
 
 As with the stream buffer, batches belong to whoever made them: those that have arrived and
-wait are the producer's memory.
+wait are the producer's memory. No more are taken in than can be told to be too many: an
+arrival that is due and finds the buffer so full stays with the producer for now.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +33,9 @@ from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.stream_buffer import Arrivals, StreamBuffer
 from semistream.relation import MembershipFilter
+
+MOST_PENDING = 65536
+"""Tuples that are taken in beyond what the join can take soon, so that they can be shed."""
 
 
 class Timed(NamedTuple):
@@ -78,16 +84,23 @@ class TimedArrivals:
         seconds, batch = found
         if not isinstance(batch, pa.RecordBatch):
             raise StreamSchemaError(
-                f"The arrival at {seconds} s is a {type(batch).__name__}; it must be a "
+                f"A timed stream gave a pair of {type(seconds).__name__} and "
+                f"{type(batch).__name__}; it must give pairs of an arrival time in seconds and a "
                 "pyarrow.RecordBatch. A pa.Table gives them with to_batches()."
             )
-        if not seconds >= self._last:
+        at = float(seconds) if isinstance(seconds, Real) else math.nan
+        if not math.isfinite(at):
+            raise ArrivalOrderError(
+                f"An arrival has the time {seconds!r}; it must be a finite number, in seconds of "
+                "the engine's clock."
+            )
+        if at < self._last:
             raise ArrivalOrderError(
                 f"An arrival at {seconds} s follows one at {self._last} s. Times must not go "
                 "back: sort the arrivals by time."
             )
-        self._last = seconds
-        return Timed(seconds, batch)
+        self._last = at
+        return Timed(at, batch)
 
 
 class TimedStream:
@@ -112,6 +125,8 @@ class TimedStream:
         self.nothing = self._buffer.nothing
         self.most_rows = chunk_rows
         """The most tuples that go to the stream buffer at once; those can be shed no more."""
+        self.most_pending = MOST_PENDING
+        """No more is taken in once so many tuples are pending."""
         self.coming_back: Callable[[], bool] = lambda: False
         """Whether shed tuples are still to come back: the stream does not end before."""
         self._pending: deque[Timed] = deque()
@@ -155,9 +170,12 @@ class TimedStream:
         self._buffer.resume()
 
     def arrive(self) -> None:
-        """Let in what is due by now. O(batches that arrive)."""
+        """Let in what is due by now, until enough is pending. O(batches that arrive)."""
         now = max(self._recorder.clock(), self._reached)
-        while (due := self.next_arrival) is not None and due <= now:
+        while self.pending < self.most_pending:
+            due = self.next_arrival
+            if due is None or due > now:
+                return
             arrival = self._arrivals.take()
             self._shape.check_batch(arrival.batch)
             rows = arrival.batch.num_rows
@@ -199,12 +217,14 @@ class TimedStream:
             mask, chosen = chosen[: piece.batch.num_rows], chosen[piece.batch.num_rows :]
             count = int(np.count_nonzero(mask))
             if count and not blocked:
-                shed = piece.batch if count == len(mask) else piece.batch.filter(pa.array(mask))
-                blocked = not keep(piece.since, self._shape.plain(shed))
+                # Not every type can be filtered as it came.
+                plain = self._shape.plain(piece.batch)
+                shed = plain if count == len(mask) else plain.filter(pa.array(mask))
+                blocked = not keep(piece.since, shed)
                 if not blocked:
                     gone += count
-                    rest = None if count == len(mask) else piece.batch.filter(pa.array(~mask))
-                    if rest is not None:
+                    if count < len(mask):
+                        rest = plain.filter(pa.array(~mask))
                         self._pending.append(Timed(piece.since, rest))
                     continue
             self._pending.append(piece)

@@ -143,6 +143,10 @@ class WaitingTuples:
             self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
         return count == len(arrivals.codes)
 
+    def oldest(self) -> int:
+        """The slot of the tuple that has waited longest; there must be one."""
+        return self.queue.oldest()
+
     def look_up(self) -> int:
         """The code to read a partition for: of the tuple that has waited longest.
 
