@@ -103,10 +103,18 @@ def test_tuples_that_came_back_go_before_new_arrivals(master: ss.MasterTable) ->
     assert read(stream, 4) == [8, 9, 1, 2]
 
 
-@pytest.mark.parametrize("second", [0.5, float("nan")])
-def test_times_that_go_back_are_refused(master: ss.MasterTable, second: float) -> None:
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (0.5, r"follows one at 1\.0 s"),
+        *[(wrong, "finite number") for wrong in (float("nan"), float("inf"), None, "2")],
+    ],
+)
+def test_times_that_cannot_be_meant_are_refused(
+    master: ss.MasterTable, second: Any, message: str
+) -> None:
     engine = ss.engine("hybridjoin", master, on="id", memory="1MB", clock=ManualClock())
-    with pytest.raises(ArrivalOrderError, match=r"follows one at 1\.0 s"):
+    with pytest.raises(ArrivalOrderError, match=message):
         list(engine.run_timed([(1.0, sales(1)), (second, sales(2))]))
 
 
