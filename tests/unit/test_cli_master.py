@@ -42,7 +42,7 @@ def test_history_has_a_row_for_each_version(run, master):
     told = {row[0]: (row[1], row[3]) for row in rows if row[0].isdigit()}
     assert told == {
         "1": ("100", "build"),
-        "2": ("100", "upsert 1 keys"),
+        "2": ("100", "upsert 1 key"),
         "3": ("90", "delete 10 keys"),
     }
     assert max(map(len, result.stdout.splitlines())) <= 80

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import BudgetError
-from semistream.parts import arrival_queue, kept_rows, stream_buffer
+from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
 from semistream.parts.admission import (
     TinyLfuRule,
 )
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
-from semistream.parts.look_ups import look_up_bytes, usable
+from semistream.parts.look_ups import look_up_bytes, most_rows, usable
 from semistream.parts.output import staging_bytes
 from semistream.parts.recent_keys import BYTES_PER_CODE
 from semistream.parts.stream_table import table_bytes
@@ -40,6 +40,8 @@ _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
 """With room for fewer rows, a partition that is decoded as a whole is handled faster."""
+_WAITING_SHARE = 0.6
+"""What is left of the memory for waiting tuples, about."""
 _LARGEST_LOOKED_UP = 272 << 10
 """Larger reads are hardly cheaper, byte by byte, and bring rows that nobody needs."""
 _MOST_SLOTS = 1 << 27
@@ -260,7 +262,21 @@ class Sizing:
         if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
             return 0
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
-        return look_ups if look_ups >= _FEWEST_LOOK_UPS else 0
+        if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
+            _FEWEST_LOOK_UPS
+        ):
+            return 0
+        return look_ups
+
+    def _found_rows(self, memory: int) -> int:
+        """Rows that a set of look-ups can find."""
+        return most_rows(self._master, self._found_bytes(memory), _MOST_LOOK_UPS)[1]
+
+    def _waiting_for(self, memory: int, pages: int) -> float:
+        """About how many tuples wait for a partition when it is read: twice the average."""
+        slot = self._layout.slot_bytes + self._varying * _HEAP_SLACK
+        slot += stream_table.BYTES_PER_SLOT + arrival_queue.BYTES_PER_SLOT
+        return 2 * memory * _WAITING_SHARE / slot * pages / self._pages
 
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""

@@ -5,8 +5,9 @@ whole joins: a dozen short runs that differ in what they do most of, each counte
 factors that explain the times best. So a factor includes what goes with its operation in this
 engine, and what a read costs that another thread does meanwhile is not counted twice.
 
-Probes, appends, deletes and outputs come together in every run: they are measured as one, and keep
-the proportions of the shipped factors.
+Operations that come together in every run cannot be told apart by it: an append and its delete, a
+result row and its stream tuple. They are measured as one and keep the proportions of the shipped
+factors. What a byte costs is known from the reads, and the runs hardly change it.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ Floats = NDArray[np.float64]
 
 _ROWS, _SEED = 100_000, 20
 _REPEAT = 3
-_PULL = 0.02
-"""How much a factor as it is shipped weighs against a run that is explained."""
-_READS: dict[str, str] = {
-    "partitions_read": "partition_read",
-    "sequential_reads": "sequential_read",
-    "bytes_read": "byte_read",
-    "index_pages_read": "index_page_read",
-    "iterations": "iteration",
-}
-"""Counters that the runs tell apart, and their factors."""
-_TUPLES: dict[str, tuple[str, ...]] = {
+_PULL, _BYTE_PULL = 0.05, 1.0
+"""How much a factor that is known beforehand weighs against a run that is explained."""
+_COUNTED: dict[str, tuple[str, ...]] = {
+    "partitions_read": ("partition_read",),
+    "sequential_reads": ("sequential_read",),
+    "bytes_read": ("byte_read",),
+    "index_pages_read": ("index_page_read",),
+    "iterations": ("iteration",),
     "probes": ("probe",),
     "front_probes": ("front_probe",),
     "appends": ("append", "delete"),
     "outputs": ("output", "stream_read"),
 }
-"""What is done for single tuples goes together: it is measured as one, and shared as shipped."""
+"""Counters that the runs tell apart, and the factors that go with them."""
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
     ("meshjoin", "key", 0.0, 30_000, 1, {"partition_pages": 2}),
-    ("meshjoin", "key", 0.0, 150_000, 4, {"partition_pages": 4}),
+    ("meshjoin", "key", 0.0, 100_000, 2, {}),
     ("rmeshjoin", "given", 1.0, 150_000, 4, {"partition_pages": 8}),
     ("hybridjoin", "key", 0.0, 40_000, 1, {"look_ups": 0, "partition_pages": 1}),
+    ("hybridjoin", "key", 0.0, 100_000, 2, {}),
     ("hybridjoin", "key", 1.0, 150_000, 4, {"look_ups": 0, "partition_pages": 4}),
     ("hybridjoin", "key", 0.5, 150_000, 4, {"look_ups": 8, "partition_pages": 1}),
     ("hybridjoin", "given", 0.5, 100_000, 4, {"partition_pages": 2}),
     ("xhybridjoin", "given", 1.0, 100_000, 4, {"partition_pages": 2, "pinned_partitions": 4}),
+    ("xhybridjoin", "key", 0.0, 100_000, 2, {}),
     ("oxhybridjoin", "given", 1.0, 200_000, 4, {"partition_pages": 4, "pinned_partitions": 4}),
     ("oxhybridjoin", "key", 0.5, 300_000, 40, {"pinned_partitions": 1 << 20}),
+    ("chybridjoin", "key", 0.0, 100_000, 2, {}),
     ("chybridjoin", "key", 1.0, 200_000, 2, {"front_percent": 25}),
     ("chybridjoin", "key", 1.5, 300_000, 4, {"front_percent": 25}),
     ("cmeshjoin", "key", 1.2, 200_000, 4, {"partition_pages": 4, "front_percent": 25}),
@@ -119,10 +120,11 @@ def calibrate(
             measured = [_measured(masters, run, io) for run in _RUNS]
             # The first round compiles and warms up.
             rounds += [measured] if number else []
-    found = [_factors(measured)[0] for measured in rounds]
+    byte = _per_byte([read for read in reads if read.io == io])
+    found = [_factors(measured, byte)[0] for measured in rounds]
     # Whatever disturbs a run makes it longer: the fastest tells most.
     fastest = [min(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
-    together, unexplained = _factors(fastest)
+    together, unexplained = _factors(fastest, byte)
     spread = {
         name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
         for name, value in asdict(together).items()
@@ -157,25 +159,31 @@ def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
         pass
 
 
-def _factors(measured: list[Metrics]) -> tuple[CostFactors, float]:
+def _per_byte(reads: list[ReadCost]) -> float:
+    """What each further byte of a read costs."""
+    slope = np.polyfit([read.size for read in reads], [read.median for read in reads], 1)[0]
+    return max(float(slope), 1e-12)
+
+
+def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
-    shipped = asdict(shipped_factors().factors)
-    counts = np.array([[getattr(m, name) for name in _READS] for m in measured], np.float64)
+    known = asdict(replace(shipped_factors().factors, byte_read=byte))
+    counts = np.array([[getattr(m, name) for name in _COUNTED] for m in measured], np.float64)
     # A read in a row is not one from anywhere.
     counts[:, 0] -= counts[:, 1]
-    shares = {name: sum(shipped[f] for f in factors) for name, factors in _TUPLES.items()}
-    per_tuple = [sum(getattr(m, name) * price for name, price in shares.items()) for m in measured]
-    counts = np.column_stack([counts, per_tuple])
     seconds = np.array([m.seconds for m in measured])
-    usual = np.array([*(shipped[factor] for factor in _READS.values()), 1.0])
+    usual = np.array([sum(known[factor] for factor in factors) for factors in _COUNTED.values()])
+    pull = np.array([_BYTE_PULL if name == "bytes_read" else _PULL for name in _COUNTED])
     # Where the runs do not tell two prices apart, they stay as they usually are to each other.
-    pulled = np.vstack([counts / seconds[:, None], np.diag(_PULL / usual)])
-    wanted = np.concatenate([np.ones(len(seconds)), np.full(len(usual), _PULL)])
+    pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
+    wanted = np.concatenate([np.ones(len(seconds)), pull])
     prices = least_squares(pulled, wanted)
     missed = float(np.abs(counts @ prices / seconds - 1).mean())
-    found = {factor: float(price) for factor, price in zip(_READS.values(), prices, strict=False)}
-    for factor in (factor for factors in _TUPLES.values() for factor in factors):
-        found[factor] = float(shipped[factor] * prices[-1])
+    found = {
+        factor: float(known[factor] * price / together)
+        for factors, price, together in zip(_COUNTED.values(), prices, usual, strict=True)
+        for factor in factors
+    }
     return replace(shipped_factors().factors, page_read=0.0, **found), missed
 
 

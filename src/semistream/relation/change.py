@@ -76,7 +76,7 @@ def upsertion(
     if hidden is not None:
         table = table.append_column(schema.field(hidden), pa.array(codes))
     rows = pa.table(table.columns, schema=schema)
-    text = f"upsert {len(gone_codes):,} keys"
+    text = f"upsert {_keys(len(gone_codes))}"
     return Change(codec, gone, gone_codes, rows, codes, without_key, text)
 
 
@@ -88,8 +88,12 @@ def deletion(keys: KeyData, codec: KeyCodec, key: Sequence[str], schema: pa.Sche
         table, codes = table.filter(pa.array(valid)), codes[valid]
     gone, gone_codes = _distinct_keys(table, codes, codec)
     nothing = schema.empty_table()
-    text = f"delete {len(gone_codes):,} keys"
+    text = f"delete {_keys(len(gone_codes))}"
     return Change(codec, gone, gone_codes, nothing, np.empty(0, np.int64), 0, text)
+
+
+def _keys(count: int) -> str:
+    return "1 key" if count == 1 else f"{count:,} keys"
 
 
 def _collected(data: Any) -> Any:
