@@ -10,9 +10,10 @@ shed file, and comes back when the load falls, before new arrivals. Nothing is l
 | "random" | arrivals chosen at random, so that what is joined is a uniform sample |
 | "considering" | the longest-waiting tuples: many partitions were read and none was theirs |
 
-A tuple is not considered if it is shed at once: of a queue of tuples at most a quarter goes in one
-iteration, and what is still too much goes as with "keep", so that the stream buffer stays bounded
-however fast the stream is. Since "considering" sheds on the oldest side, it takes the look-up
+A tuple is not considered if it is shed at once, and considering has its price: it takes a tuple
+through the stream table. So of the queue at most a quarter goes in one iteration, and at most 2w
+tuples. What is still too much goes as with "keep": the stream buffer stays bounded however fast
+the stream is. Since "considering" sheds on the oldest side, it takes the look-up
 element elsewhere: at a share of the queue from the newest side, while it sheds.
 
 | paper | here |
@@ -153,7 +154,7 @@ class Shedder:
         excess = min(size - stream.returned - 2 * w, stream.pending)
         overload = excess > 0
         if overload:
-            overload = self._shed(excess) > 0
+            overload = self._shed(excess, w) > 0
         else:
             self._bring_back(2 * w - size)
         self._file.sync_if_due()
@@ -206,12 +207,12 @@ class Shedder:
         self._finished = recorder.joined + recorder.unmatched - recorder.front_hits
         return max(self._finished - before, self._room(), 1)
 
-    def _shed(self, count: int) -> int:
+    def _shed(self, count: int, w: int) -> int:
         """Let `count` tuples go to the file, or as many as it has room for."""
         if self._shedding.strategy != "considering" or self._waiting is None:
             return self._stream.shed_newest(self._chosen(count), self._keep)
         now = self._recorder.clock()
-        considered = min(count, max(1, len(self._waiting) // _CONSIDERED_SHARE))
+        considered = min(count, 2 * w, max(1, len(self._waiting) // _CONSIDERED_SHARE))
         gone = self._waiting.shed(considered, lambda batch: self._keep(now, batch))
         if gone == considered < count:
             gone += self._stream.shed_newest(np.ones(count - gone, np.bool_), self._keep)
