@@ -5,10 +5,11 @@
 R has `rows` rows of about 120 bytes, scattered over the key domain; S has tuples of about 20
 bytes with Zipf-distributed keys, in batches of 20,000; the budget is a share of R's bytes on
 disk; pages are read with direct I/O. The in-memory way holds all of R, sorted by key, and
-looks up with NumPy's binary search and Arrow's take. One untimed pass warms kernels and files;
-then the ways take turns, and medians are compared as ratios.
+looks up with NumPy's binary search and Arrow's take. "one by one" is HYBRIDJOIN as its paper has
+it, a partition at a time; by default this engine looks several up together. One untimed pass warms
+kernels and files; then the ways take turns, and medians are compared as ratios.
 
-Writes one JSON line per way to benchmarks/results/engine.jsonl.
+Writes one JSON line per way to benchmarks/results/engine-<rows>-<share>.jsonl.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import semistream as ss
 from results import machine, write_results
 from semistream.workload import ZipfKeys, products, sales
 
-RESULTS = Path(__file__).parent / "results" / "engine.jsonl"
+RESULTS = Path(__file__).parent / "results"
+ONE_BY_ONE = "one by one"
 
 
 class InMemory:
@@ -78,10 +80,10 @@ def main() -> None:
         memory = InMemory(table, "product_id")
         del table
         ways["in memory"] = lambda: memory.run(stream)
-        engines = {
-            name: ss.engine(name, master, on="product_id", memory=budget, io=args.io)
-            for name in args.algorithms
-        }
+        sizes = {"on": "product_id", "memory": budget, "io": args.io}
+        engines = {name: ss.engine(name, master, **sizes) for name in args.algorithms}
+        if "hybridjoin" in engines:
+            engines[ONE_BY_ONE] = ss.engine("hybridjoin", master, look_ups=0, **sizes)
         for name, engine in engines.items():
             ways[name] = partial(engine.run, stream)
         report(ways, engines, args, size, budget)
@@ -122,7 +124,8 @@ def report(
             line |= {"pages_per_1000": pages, "peak": metrics.peak_memory, "budget": budget}
         lines.append(line)
         print(f"{name:<14}{rate:>12,.0f}{line['of_in_memory']:>14.2f}{spread:>9.1%}{extra}")
-    write_results(RESULTS, lines, machine(ss.__version__))
+    name = f"engine-{args.rows}-{args.share:g}.jsonl"
+    write_results(RESULTS / name, lines, machine(ss.__version__))
 
 
 def arguments() -> argparse.Namespace:
