@@ -8,8 +8,10 @@ and no tuple is lost or joined twice.
     stream ─► sample ─► skew moved? ─► better plan? ─► finish what waits ─► other parts
                                                              └─► go on with the next batch
 
-With a known arrival rate the least memory that serves it is taken, and the rest is given back. In
-between, front stage and stream table move memory by themselves.
+With a known arrival rate the least memory that serves it is taken, and the rest is given back. With
+`rate="measured"` the rate is that at which tuples come while the join waits for them, if it does;
+when it no longer waits, it gets all of its memory again. In between, front stage and stream table
+move memory by themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +43,7 @@ from semistream.parts.join_shape import JoinShape, On
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
+MEASURED: Final = "measured"
 _SAMPLE = 16_384
 _PER_BATCH = 2_048
 _MOVED = 0.15
@@ -48,6 +51,8 @@ _MOVED = 0.15
 _CLEARLY = 1.1
 _SPARE = 1.2
 """A plan for an arrival rate has so much more than it needs, for bursts."""
+_IDLE, _BUSY = 0.5, 0.05
+"""Shares of the time spent on waiting for tuples, above and below which the rate is looked at."""
 _LEAST_TUPLES = 5_000
 """No plan is asked for with a smaller sample."""
 
@@ -62,19 +67,21 @@ class TunedEngine:
         on: On,
         how: str = "inner",
         memory: int | str,
-        rate: float | None = None,
+        rate: float | str | None = None,
         io: str = "buffered",
         columns: Sequence[str] | None = None,
         clock: Clock = time.perf_counter,
         factors: CostFactors | None = None,
         check_every: int = 100_000,
     ) -> None:
-        """As `engine`; `rate` is the arrival rate, if it is known.
+        """As `engine`; `rate` is the arrival rate if it is known, or "measured".
 
         Every `check_every` tuples the sample is looked at.
         """
         if check_every < 1:
             raise OptionError(f"check_every={check_every!r} must be at least 1.")
+        if not (rate in (None, MEASURED) or (isinstance(rate, float | int) and rate > 0)):
+            raise OptionError(f'rate={rate!r} must be tuples per second, or "{MEASURED}".')
         self._master, self._on, self._how = master, on, how
         self._most = parse_memory(memory)
         self._rate, self._io, self._columns, self._clock = rate, io, columns, clock
@@ -85,6 +92,8 @@ class TunedEngine:
         self._engine: Engine | None = None
         self._runs = False
         self._skew: Skew | None = None
+        self._pace = _Pace(clock)
+        self._planned_rate: float | None = None
         self.plans: list[JoinPlan] = []
         """The plans so far, the one in use last."""
 
@@ -93,11 +102,12 @@ class TunedEngine:
         if isinstance(batches, pa.RecordBatch):
             batches = [batches]
         pending = iter(batches.to_batches() if isinstance(batches, pa.Table) else batches)
+        self._pace = _Pace(self._clock)
         held = next(pending, None)
         while held is not None:
             self._observe(held)
             some = self._planned(held)
-            section = _Section(held, pending, self._wants_other_plan, self._every)
+            section = _Section(held, pending, self._wants_other_plan, self._every, self._pace)
             self._runs = True
             yield from some.run(section)
             self._runs = False
@@ -151,9 +161,10 @@ class TunedEngine:
         skew = self._seen_skew()
         model = CostModel(self._master, shape, first, skew, self._scaled(), self._io)
         tuner = Tuner(model)
-        if self._rate is not None:
+        self._planned_rate = rate = self._arrival_rate()
+        if rate is not None:
             try:
-                cheapest = tuner.cheapest(self._rate * _SPARE, WORTHWHILE)
+                cheapest = tuner.cheapest(rate * _SPARE, WORTHWHILE)
                 if cheapest.plan.memory <= self._most:
                     return skew, [cheapest], tuner
             except RateError:
@@ -166,16 +177,34 @@ class TunedEngine:
         if not due or self._skew is None or sum(map(len, self._sample)) < _LEAST_TUPLES:
             return False
         seen = self._seen_skew()
-        if abs(seen.exponent - self._skew.exponent) < _MOVED:
+        if abs(seen.exponent - self._skew.exponent) < _MOVED and not self._pace_changed():
             return False
         shape = JoinShape(batch.schema, self._master, self._on, self._how, self._columns)
         skew, ranked, tuner = self._ranked(shape, batch)
         now, best = self.plans[-1], ranked[0]
         kept = tuner.tried(now.algorithm, now.memory, now.options)
         self._skew = skew
-        if kept is None or (self._rate is not None and best.plan.memory != now.memory):
+        if kept is None:
             return True
-        return best.rate > _CLEARLY * kept.rate
+        if self._rate is not None and not 1 / _CLEARLY < best.plan.memory / now.memory < _CLEARLY:
+            return True
+        return self._planned_rate is None and best.rate > _CLEARLY * kept.rate
+
+    def _arrival_rate(self) -> float | None:
+        """Tuples per second; None: unknown, or more than the join can say."""
+        if self._rate is None or self._rate == MEASURED:
+            return self._pace.rate if self._rate == MEASURED else None
+        return float(self._rate)
+
+    def _pace_changed(self) -> bool:
+        """Whether the arrival rate is another than the plan was made for."""
+        if self._rate != MEASURED:
+            return False
+        self._pace.look()
+        before, now = self._planned_rate, self._pace.rate
+        if before is None or now is None:
+            return before is not now
+        return not 1 / _SPARE < now / before < _SPARE
 
     def _observe(self, batch: pa.RecordBatch) -> None:
         """Sample the keys of a batch; the oldest are forgotten."""
@@ -195,7 +224,7 @@ class TunedEngine:
     def _scaled(self) -> CostFactors:
         """The factors, all by as much as the runs so far took longer or shorter than priced."""
         priced = sum(priced_seconds(metrics, self._factors) for metrics in self._ended)
-        taken = sum(metrics.seconds for metrics in self._ended)
+        taken = sum(metrics.seconds for metrics in self._ended) - self._pace.waited
         if not (priced > 0 and taken > 0):
             return self._factors
         scale = taken / priced
@@ -207,6 +236,38 @@ class TunedEngine:
         return CostFactors(**scaled)
 
 
+class _Pace:
+    """How fast tuples come, as far as a join that pulls them can tell."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing has come yet."""
+        self.rate: float | None = None
+        """Tuples per second; None: unknown, or more than the join can take."""
+        self.waited = 0.0
+        """Seconds that were spent on waiting for tuples."""
+        self._clock = clock
+        self._tuples = 0
+        self._looked_at, self._waited_then = clock(), 0.0
+
+    def next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """The next batch, and note how long it took to come."""
+        asked = self._clock()
+        batch = next(batches, None)
+        self.waited += self._clock() - asked
+        self._tuples += 0 if batch is None else batch.num_rows
+        return batch
+
+    def look(self) -> None:
+        """Work the rate out from what has come since the last time, if that tells."""
+        now = self._clock()
+        taken, waited = now - self._looked_at, self.waited - self._waited_then
+        if waited > _IDLE * taken:
+            self.rate = self._tuples / taken
+        elif waited < _BUSY * taken:
+            self.rate = None
+        self._tuples, self._looked_at, self._waited_then = 0, now, self.waited
+
+
 class _Section:
     """The batches that one plan joins; the first one that wants another plan is held back."""
 
@@ -216,15 +277,17 @@ class _Section:
         rest: Iterator[pa.RecordBatch],
         ends: Callable[[pa.RecordBatch, bool], bool],
         every: int,
+        pace: _Pace,
     ) -> None:
         """Every so many tuples it is asked whether the section ends."""
         self.held: pa.RecordBatch | None = None
         self._first, self._rest, self._ends, self._every = first, rest, ends, every
+        self._pace = pace
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         yield self._first
         since = 0
-        for batch in self._rest:
+        while (batch := self._pace.next(self._rest)) is not None:
             since += batch.num_rows
             due = since >= self._every
             since = 0 if due else since

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.cost.factors import shipped_factors
+from semistream.cost.priced_clock import PricedClock
 from semistream.errors import OptionError
 
 Masters = dict[str, ss.MasterTable]
@@ -81,6 +83,40 @@ def test_memory_is_given_back_when_less_serves_the_arrival_rate(
     hopeless = ss.TunedEngine(masters["key"], rate=1e12, **options)
     assert sum(batch.num_rows for batch in hopeless.run(stream(1.0, 10_000, 5_000))) == 10_000
     assert hopeless.memory()["budget"] == memory
+
+
+def test_the_arrival_rate_is_measured_and_followed(masters: Masters, stream: Any) -> None:
+    """A trickle gives memory back; a flood gets it again; nothing is lost on the way."""
+    master = masters["key"]
+    memory = int(master.pages.length.sum() * 0.5)
+    clock = PricedClock(shipped_factors().factors)
+    options: dict[str, Any] = {"rate": "measured", "check_every": 10_000, "clock": clock}
+    tuned = ss.TunedEngine(master, on="product_id", memory=memory, **options)
+    batches = drifting(stream, (1.0, 160_000))
+    budgets: list[int] = []
+
+    def feed() -> Iterator[pa.RecordBatch]:
+        due = 0.0
+        for number, batch in enumerate(batches):
+            due = due + len(batch) / 20_000 if number > 16 else clock()
+            if number < 40:
+                clock.advance_to(due)
+            if number:
+                budgets.append(tuned.memory()["budget"])
+            yield batch
+
+    numbers = [n for batch in tuned.run(feed()) for n in batch.column("number").to_pylist()]
+    assert sorted(numbers) == list(range(160_000))
+    assert budgets[10] == memory
+    assert min(budgets[24:40]) < memory / 2
+    assert budgets[-1] == memory
+    assert len(tuned.plans) <= 5
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, "fast", float("nan")])
+def test_rates_that_cannot_be_meant_are_refused(masters: Masters, rate: Any) -> None:
+    with pytest.raises(OptionError, match="tuples per second"):
+        ss.TunedEngine(masters["key"], on="product_id", memory="1MB", rate=rate)
 
 
 def test_bad_options_are_refused(masters: Masters) -> None:
