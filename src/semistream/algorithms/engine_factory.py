@@ -57,22 +57,35 @@ def engine(
         )
     choose: Chooser | None = None
     if algorithm == AUTO:
-        _check_auto_options(options)
+        check_options(AUTO, options)
         # The cost model stands above this layer: it is looked up when asked for.
         choose = import_module("semistream.cost.auto").AutoChoice(master, io, options)
         algorithm = "chybridjoin"
     else:
-        _check_options(needs_of(algorithm), options)
-    _check_front_stage(options)
-    if how not in ("inner", "left"):
-        raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
-    if io not in IO_MODES:
-        raise OptionError(f"io={io!r} is not known. Use one of: {', '.join(IO_MODES)}.")
+        check_options(algorithm, options)
+    check_join(how, io)
     resolve_on(on, master.key)
     chosen = BY_NAME[algorithm]
     _check_filter(use_filter, master)
     size = parse_memory(memory)
     return Engine(chosen, master, on, how, size, io, columns, clock, options, use_filter, choose)
+
+
+def check_join(how: str, io: str) -> None:
+    """Refuse a kind of join, or a way to read, that there is not."""
+    if how not in ("inner", "left"):
+        raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
+    if io not in IO_MODES:
+        raise OptionError(f"io={io!r} is not known. Use one of: {', '.join(IO_MODES)}.")
+
+
+def check_options(algorithm: str, options: Mapping[str, int | str]) -> None:
+    """Refuse options that an algorithm, or with "auto" every one of them, has no use for."""
+    if algorithm == AUTO:
+        _check_auto_options(options)
+    else:
+        _check_options(needs_of(algorithm), options)
+    _check_front_stage(options)
 
 
 def _check_filter(use_filter: bool | None, master: MasterTable) -> None:

@@ -45,6 +45,9 @@ class AutoChoice:
 
     def __call__(self, shape: JoinShape, first: pa.RecordBatch, memory: int) -> JoinPlan:
         """The plan, with its options and what is expected of it."""
+        if not self.master.row_count:
+            sizing = Sizing(needs_of("chybridjoin"), self.master, shape, first)
+            return sizing.plan(memory, self.options)
         known = known_factors(self.io)
         given: Skew | SkewEstimate | None = self.skew
         unknown = given is None and first.num_rows < _LEAST_SAMPLE

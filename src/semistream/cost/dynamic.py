@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from semistream.budget import parse_memory
 from semistream.cost.auto import WORTHWHILE
 from semistream.cost.factors import CostFactors, known_factors
 from semistream.cost.model import CostModel
-from semistream.cost.planning import explained
+from semistream.cost.planning import explained, keyed_codes
 from semistream.cost.prediction import Prediction
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.skew import Skew
@@ -104,8 +104,9 @@ class TunedEngine:
         pending = iter(batches.to_batches() if isinstance(batches, pa.Table) else batches)
         self._pace = _Pace(self._clock)
         held = next(pending, None)
-        while held is not None:
+        if held is not None:
             self._observe(held)
+        while held is not None:
             some = self._planned(held)
             section = _Section(held, pending, self._wants_other_plan, self._every, self._pace)
             self._runs = True
@@ -135,24 +136,29 @@ class TunedEngine:
         """The engine in use, or one for what the sample shows."""
         if self._engine is None:
             shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
+            if not self._master.row_count:
+                # There is nothing to choose by.
+                self._engine = self._made("chybridjoin", self._most, {})
+                return self._engine
             skew, ranked, tuner = self._ranked(shape, first)
             self._skew = skew
             basis = (f"skew: exponent {skew.exponent:.2f}, seen while running",)
             self.plans.append(explained(tuner, ranked, basis, ()))
-            self._engine = self._made(self.plans[-1])
+            plan = self.plans[-1]
+            self._engine = self._made(plan.algorithm, plan.memory, plan.options)
         return self._engine
 
-    def _made(self, plan: JoinPlan) -> Engine:
+    def _made(self, algorithm: str, memory: int, options: Mapping[str, Any]) -> Engine:
         return engine(
-            plan.algorithm,
+            algorithm,
             self._master,
             on=self._on,
             how=self._how,
-            memory=plan.memory,
+            memory=memory,
             io=self._io,
             columns=self._columns,
             clock=self._clock,
-            **plan.options,
+            **options,
         )
 
     def _ranked(
@@ -198,9 +204,12 @@ class TunedEngine:
 
     def _pace_changed(self) -> bool:
         """Whether the arrival rate is another than the plan was made for."""
-        if self._rate != MEASURED:
+        if self._rate is None:
             return False
         self._pace.look()
+        if self._rate != MEASURED:
+            # The join should wait for its stream now and then; if it does not, it is too slow.
+            return self._pace.busy and self.plans[-1].memory < self._most
         before, now = self._planned_rate, self._pace.rate
         if before is None or now is None:
             return before is not now
@@ -209,9 +218,9 @@ class TunedEngine:
     def _observe(self, batch: pa.RecordBatch) -> None:
         """Sample the keys of a batch; the oldest are forgotten."""
         shape = JoinShape(batch.schema, self._master, self._on, self._how, self._columns)
-        some = shape.plain(batch.slice(0, _PER_BATCH))
-        if some.num_rows:
-            self._sample.append(np.array(shape.key_codes(some)[0]))
+        codes = keyed_codes(shape, batch.slice(0, _PER_BATCH))
+        if len(codes):
+            self._sample.append(np.array(codes))
         while sum(map(len, self._sample)) > _SAMPLE:
             self._sample.popleft()
 
@@ -223,8 +232,10 @@ class TunedEngine:
 
     def _scaled(self) -> CostFactors:
         """The factors, all by as much as the runs so far took longer or shorter than priced."""
-        priced = sum(priced_seconds(metrics, self._factors) for metrics in self._ended)
-        taken = sum(metrics.seconds for metrics in self._ended) - self._pace.waited
+        running = [] if self._engine is None or not self._runs else [self._engine.metrics()]
+        runs = [*self._ended, *running]
+        priced = sum(priced_seconds(metrics, self._factors) for metrics in runs)
+        taken = sum(metrics.seconds for metrics in runs) - self._pace.waited
         if not (priced > 0 and taken > 0):
             return self._factors
         scale = taken / priced
@@ -245,6 +256,8 @@ class _Pace:
         """Tuples per second; None: unknown, or more than the join can take."""
         self.waited = 0.0
         """Seconds that were spent on waiting for tuples."""
+        self.busy = False
+        """Whether the join hardly waited, between the last two looks."""
         self._clock = clock
         self._tuples = 0
         self._looked_at, self._waited_then = clock(), 0.0
@@ -261,9 +274,10 @@ class _Pace:
         """Work the rate out from what has come since the last time, if that tells."""
         now = self._clock()
         taken, waited = now - self._looked_at, self.waited - self._waited_then
+        self.busy = waited < _BUSY * taken
         if waited > _IDLE * taken:
             self.rate = self._tuples / taken
-        elif waited < _BUSY * taken:
+        elif self.busy:
             self.rate = None
         self._tuples, self._looked_at, self._waited_then = 0, now, self.waited
 
@@ -308,7 +322,9 @@ def _sum(parts: list[Metrics]) -> Metrics:
         if field.name not in _NOT_SUMMED
     }
     peak = max(part.peak_memory for part in parts)
-    return replace(longest, **sums, algorithm=parts[-1].algorithm, peak_memory=peak)
+    budget = max(part.budget for part in parts)
+    name = parts[-1].algorithm
+    return replace(longest, **sums, algorithm=name, peak_memory=peak, budget=budget)
 
 
 _NOT_SUMMED = ("algorithm", "processing_time", "waiting_time", "peak_memory", "budget")

@@ -191,12 +191,12 @@ class CostModel:
 
     def _together(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Partitions that are looked up at once: as many as asked for, or as have room."""
-        if not plan.look_ups or not state.reads:
+        if not plan.look_ups or not state.reads or not front.slots:
             return 1.0
         # Codes come throughout their partition's wait, and not all partitions wait to the end.
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
         codes = self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
-        return max(1.0, min(plan.look_ups, rows * state.reads / codes))
+        return max(1.0, min(plan.look_ups, rows * state.reads / max(codes, 1e-12)))
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
         """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from semistream.algorithms.registry import ALGORITHMS, needs_of
+from semistream.algorithms.engine_factory import check_join, check_options
+from semistream.algorithms.registry import needs_of
 from semistream.budget import parse_memory
 from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors
 from semistream.cost.model import CostModel
@@ -62,6 +66,14 @@ def plan(
     if memory is None and rate is None:
         raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
     _check_rate(rate)
+    _check_skew(skew)
+    check_join(how, io)
+    check_options(algorithm, options)
+    if not master.row_count:
+        raise OptionError(
+            f"The master table at {master.path} is empty: any algorithm joins nothing with it as "
+            "fast as another, so there is nothing to plan."
+        )
     sample = _sample(stream, master)
     shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
     known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
@@ -79,7 +91,9 @@ def _ranked(
         needs_of(algorithm)
     if memory is None:
         assert rate is not None
-        return [tuner.cheapest(rate, ALGORITHMS if algorithm == "auto" else [algorithm])]
+        if algorithm == "auto":
+            return [tuner.cheapest(rate)]
+        return [tuner.least_memory(algorithm, rate)]
     size = parse_memory(memory)
     ranked = tuner.choose(size) if algorithm == "auto" else [tuner.best(algorithm, size)]
     if rate is not None and ranked[0].rate < rate:
@@ -98,6 +112,7 @@ def explained(
 ) -> JoinPlan:
     """The first of the plans with what is expected of it; `curve` are multiples of its memory."""
     best = ranked[0]
+    others = [(other.plan.algorithm, other.rate) for other in ranked[1:]]
     sizes = [int(best.plan.memory * factor) for factor in curve]
     expected = Expectation(
         rate=best.rate,
@@ -105,7 +120,7 @@ def explained(
         hit_share=best.hit_share,
         wait_seconds=best.wait_seconds,
         seconds=best.seconds_by_operation,
-        rivals=tuple((other.plan.algorithm, other.rate) for other in ranked[1:]),
+        rivals=tuple(sorted(others, key=lambda rival: -rival[1])),
         curve=tuple(tuner.curve(best.plan.algorithm, sizes)),
         basis=basis,
     )
@@ -120,13 +135,20 @@ def resolved_skew(
 ) -> tuple[Skew, str]:
     """The skew to plan for, and where it comes from."""
     if given is None and sample.num_rows >= _LEAST_SAMPLE:
-        given = estimate_skew(shape.key_codes(shape.plain(sample))[0], master.row_count)
+        codes = keyed_codes(shape, sample)
+        given = estimate_skew(codes, master.row_count) if len(codes) >= _LEAST_SAMPLE else None
     if given is None:
         return Skew(0.0), "not known, so for a uniform stream, which is the slowest"
     if isinstance(given, SkewEstimate):
         return replace(given.skew, keys=None), str(given)
     found = given if isinstance(given, Skew) else Skew(float(given))
     return found, f"exponent {found.exponent:g}, as given"
+
+
+def keyed_codes(shape: JoinShape, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """The codes of a batch's tuples that have a key."""
+    codes, valid = shape.key_codes(shape.plain(batch))
+    return codes if valid is None else codes[valid]
 
 
 def _sample(
@@ -149,6 +171,16 @@ def _sample(
     return pa.RecordBatch.from_pylist([], pa.schema([*fields, rest]))
 
 
+def _check_skew(skew: object) -> None:
+    if skew is not None and not isinstance(skew, Real | Skew | SkewEstimate):
+        raise OptionError(f"skew={skew!r} must be a Zipf exponent, a Skew or an estimate of one.")
+
+
+def _number(value: object) -> float:
+    """A number as it is; anything else is none."""
+    return float(value) if isinstance(value, float | int) else float("nan")
+
+
 def _check_rate(rate: float | None) -> None:
-    if rate is not None and not 0 < rate < float("inf"):
+    if rate is not None and not (0 < _number(rate) < float("inf")):
         raise OptionError(f"rate={rate!r} must be stream tuples per second, more than 0.")

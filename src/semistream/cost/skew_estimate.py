@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.cost.skew import Skew
-from semistream.cost.zipf_sums import zipf_shares
+from semistream.cost.zipf_sums import zipf_share, zipf_shares
 from semistream.errors import OptionError
 
 _HIGHEST = 4.0
 _HALVINGS = 40
 _CLASSES = 2048
+_NOT_ZIPF = 0.15
 _SEEN_OFTEN = 20
 """Keys seen so often have about the share that the sample shows."""
 
@@ -60,11 +61,18 @@ def estimate_skew(codes: NDArray[np.int64], keys: int, order: str | None = None)
     keys = max(keys, len(found))
     exponent = _exponent(len(found), len(codes), keys)
     deviation = _distinct(exponent, len(codes), keys)[1] ** 0.5
+    error = _exponent(len(found) - deviation, len(codes), keys) - exponent
     shares = counts[by_count[:1000]] / len(codes)
+    misfit = _fit_error(shares, len(codes), keys, exponent)
+    if misfit > _NOT_ZIPF:
+        # Few keys, but none of them frequent: what matters is the share of the frequent ones.
+        often = _often(shares, len(codes), keys, exponent)
+        exponent = min(exponent, _exponent_of_top(shares[often], keys))
+        misfit = _fit_error(shares, len(codes), keys, exponent)
     return SkewEstimate(
         Skew(exponent, order, keys),
-        _exponent(len(found) - deviation, len(codes), keys) - exponent,
-        _fit_error(shares[shares * len(codes) >= _SEEN_OFTEN], keys, exponent),
+        error,
+        misfit,
         found[by_count[:1000]],
         shares,
         len(codes),
@@ -91,8 +99,28 @@ def _distinct(exponent: float, tuples: int, keys: int) -> tuple[float, float]:
     return float(number @ (1 - missing)), float(number @ (missing * (1 - missing)))
 
 
-def _fit_error(shares: NDArray[np.float64], keys: int, exponent: float) -> float:
-    if not len(shares):
+def _exponent_of_top(shares: NDArray[np.float64], keys: int) -> float:
+    """The exponent under which as many of the most frequent keys have the share seen."""
+    top, low, high = float(shares.sum()), 0.0, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if zipf_share(len(shares), keys, middle) < top else (low, middle)
+    return low
+
+
+def _fit_error(shares: NDArray[np.float64], tuples: int, keys: int, exponent: float) -> float:
+    """How far the most frequent keys are from their shares, of those seen or expected often."""
+    often = _often(shares, tuples, keys, exponent)
+    if not often.any():
         return 0.0
     expected = zipf_shares(np.arange(1.0, len(shares) + 1), keys, exponent)
-    return float(np.abs(np.cumsum(shares) - expected).max())
+    return float(np.abs(np.cumsum(shares) - expected)[often].max())
+
+
+def _often(
+    shares: NDArray[np.float64], tuples: int, keys: int, exponent: float
+) -> NDArray[np.bool_]:
+    """Which of the most frequent keys are, or should be, often in the sample."""
+    expected = zipf_shares(np.arange(0.0, len(shares) + 1), keys, exponent)
+    often: NDArray[np.bool_] = np.maximum(shares, np.diff(expected)) * tuples >= _SEEN_OFTEN
+    return often

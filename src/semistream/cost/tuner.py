@@ -27,6 +27,8 @@ _PROMISING = (
 )
 """The order in which algorithms are tried when one good plan makes others needless."""
 _ROUNDS = 3
+_MOVING, _MISPLACED = 0.95, 0.1
+"""What is left of a rate when memory has to move first, and what all of it would cost besides."""
 _CLOSE = 1.01
 """Memory is found to a hundredth."""
 
@@ -48,7 +50,13 @@ class Tuner:
 
     def _tuned(self, algorithm: str, memory: int) -> Prediction | None:
         least = {"front_percent": _FRONT_PERCENTS[0]} if needs_of(algorithm).front_share else {}
-        options = least | self._fixed
+        starts = [least | self._fixed] + ([dict(self._fixed)] if least else [])
+        climbed = [self._climbed(algorithm, memory, options) for options in starts]
+        found = [prediction for prediction in climbed if prediction is not None]
+        return max(found, key=_worth) if found else None
+
+    def _climbed(self, algorithm: str, memory: int, options: dict[str, Any]) -> Prediction | None:
+        """The best that is found from some sizes on, changing one after the other."""
         found = self.tried(algorithm, memory, options)
         if found is None:
             return None
@@ -72,7 +80,7 @@ class Tuner:
                 f"memory={memory:,} bytes is too little for any algorithm on this master: the "
                 f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory."
             )
-        return sorted(found, key=lambda prediction: -prediction.rate)
+        return sorted(found, key=_worth, reverse=True)
 
     def least_memory(self, algorithm: str, rate: float) -> Prediction:
         """The plan of an algorithm that reaches a rate with the least memory."""
@@ -111,8 +119,8 @@ class Tuner:
             algorithm = max(most, key=lambda name: most[name])
             raise RateError(
                 f"No memory serves {rate:,.0f} tuples per second. With all of R in memory, "
-                f"{algorithm} does {most[algorithm]:,.0f}. Ask for less, or divide the stream "
-                "among several tasks."
+                f"{algorithm} does {most[algorithm]:,.0f}. Ask for less, or divide "
+                "the stream among several tasks."
             )
         return best
 
@@ -159,7 +167,7 @@ class Tuner:
                 pages = now.pinned_partitions * now.partition_pages
                 changed["pinned_partitions"] = max(1, round(pages / value))
             found = self.tried(algorithm, memory, changed)
-            if found is not None and _may_replace(found, best, name) and found.rate > best.rate:
+            if found is not None and _is_better(found, best):
                 best, options = found, changed
         return best, options
 
@@ -197,10 +205,17 @@ class Tuner:
         return self._sizings[algorithm]
 
 
-def _may_replace(found: Prediction, best: Prediction, name: str) -> bool:
-    """Whether a plan may be taken if it is faster by the model."""
+def _is_better(found: Prediction, best: Prediction) -> bool:
+    """Whether a plan is to be taken instead of another."""
     # Frugal plans work in tiny chunks, which costs what no counter shows.
     if found.plan.stream_chunk_rows < best.plan.stream_chunk_rows:
         return False
-    # Memory that is to move soon is better where it belongs from the start.
-    return not found.shrinks or (best.shrinks and name != "front_percent")
+    return _worth(found) > _worth(best)
+
+
+def _worth(found: Prediction) -> float:
+    """The rate; memory that is to move soon is better where it belongs from the start."""
+    if not found.shrinks:
+        return found.rate
+    misplaced = found.plan.parts.get("front stage", 0) / found.plan.memory
+    return found.rate * (_MOVING - _MISPLACED * misplaced)

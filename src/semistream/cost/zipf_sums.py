@@ -65,7 +65,7 @@ def check_exponent(exponent: float) -> None:
 
 def _tail(n: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
     """The sum from the rank behind the first ones to n."""
-    a, e = float(_ONE_BY_ONE), exponent
+    n, a, e = n.astype(np.float64), float(_ONE_BY_ONE), float(exponent)
     # Written so that exponents next to 1 lose no digits.
     longer = np.log(n / a)
     integral = longer if e == 1 else a ** (1 - e) * np.expm1((1 - e) * longer) / (1 - e)

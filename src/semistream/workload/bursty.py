@@ -94,6 +94,10 @@ def hurst_exponent(counts: Ints) -> float:
 
     By aggregated variance: the variance of means over m steps falls as m^(2H-2).
     """
+    if len(counts) < 2 * _FEWEST_BLOCKS:
+        raise OptionError(
+            f"{len(counts)} counts tell no Hurst exponent: give at least {2 * _FEWEST_BLOCKS}."
+        )
     lengths = 2 ** np.arange(0, max(1, (len(counts) // _FEWEST_BLOCKS).bit_length()))
     variances: Floats = np.array([_block_means(counts, m).var() for m in lengths.tolist()])
     slope = np.polyfit(np.log(lengths), np.log(variances), 1)[0]

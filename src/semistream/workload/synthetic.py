@@ -68,6 +68,8 @@ def master_rows(
 
     `keys` gives the key of each row number; the payload is its row's number, repeated.
     """
+    if row_bytes <= _KEY_BYTES:
+        raise OptionError(f"row_bytes={row_bytes!r} must be more than the {_KEY_BYTES} of a key.")
     for start in range(0, rows, _CHUNK_ROWS):
         yield numbered_rows(np.arange(start, min(start + _CHUNK_ROWS, rows)), keys, row_bytes)
 

@@ -104,6 +104,13 @@ def _parsed(lines: list[bytes], first: int, path: str) -> pa.RecordBatch:
     arrays, at = [], 0
     for field, (_, width, _) in zip(WEATHER, _COLUMNS, strict=True):
         column = np.ascontiguousarray(characters[:, at : at + width]).view(f"S{width}")[:, 0]
-        arrays.append(pa.array(column.astype(np.int64)).cast(field.type))
+        try:
+            numbers = column.astype(np.int64)
+        except ValueError as error:
+            raise StreamSchemaError(
+                f"{path} has no number in column {field.name!r} of a report among lines {first} to "
+                f"{first + len(lines) - 1}: {error}. Give a file of NDP-026B, uncompressed."
+            ) from error
+        arrays.append(pa.array(numbers).cast(field.type))
         at += width
     return pa.RecordBatch.from_arrays(arrays, schema=WEATHER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def test_bad_input_says_what_is_possible(masters: Masters) -> None:
         ss.plan(master, memory=1000)
     with pytest.raises(BudgetError, match=r"the least is [\d,]+ bytes"):
         ss.plan(master, memory=1000, algorithm="hybridjoin")
-    with pytest.raises(RateError, match="No memory serves"):
+    with pytest.raises(RateError, match="No memory lets rmeshjoin serve"):
         ss.plan(master, rate=1e12, algorithm="rmeshjoin")
     with pytest.raises(RateError, match="Give it"):
         ss.plan(master, memory=200_000, rate=5e5, algorithm="hybridjoin")
@@ -173,3 +174,75 @@ def test_a_schema_is_enough(masters: Masters) -> None:
     narrow_plan = ss.plan(masters["key"], memory=300_000, stream=schema, algorithm="hybridjoin")
     wide_plan = ss.plan(masters["key"], memory=300_000, stream=wide, algorithm="hybridjoin")
     assert narrow_plan.stream_slots > 2 * wide_plan.stream_slots
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"how": "outer"}, "how='outer'"),
+        ({"io": "tape"}, "io='tape'"),
+        ({"frobnicate": 3}, "frobnicate"),
+        ({"skew": "high"}, "skew='high'"),
+        ({"rate": "fast"}, "rate='fast'"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(
+    masters: Masters, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        ss.plan(masters["key"], **({"memory": "1MB"} | wrong))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 5.0, 6.0, 50.0])
+def test_any_exponent_can_be_planned_for(masters: Masters, exponent: float) -> None:
+    plan = ss.plan(masters["key"], memory="400KB", skew=ss.Skew(exponent))
+    assert plan.expected is not None
+    assert plan.expected.rate > 0
+
+
+def test_the_tuner_finds_sizes_that_let_memory_move(masters: Masters) -> None:
+    """Of all sizes on a grid none is much better than the tuned ones, by the model."""
+    some = tuner(masters["key"], 0.5)
+    for algorithm in ("cmeshjoin", "chybridjoin"):
+        for memory in (300_000, 400_000, 600_000):
+            tuned = some.best(algorithm, memory).rate
+            grid = [
+                found.rate
+                for percent in (2, 8, 15, 25)
+                for pages in (1, 2, 3, 4, 6, 8)
+                if (found := some.tried(algorithm, memory, _sizes(percent, pages))) is not None
+            ]
+            assert tuned > 0.93 * max(grid), (algorithm, memory)
+
+
+def _sizes(percent: int, pages: int) -> dict[str, int]:
+    return {"front_percent": percent, "partition_pages": pages}
+
+
+def test_an_empty_master_has_nothing_to_plan(tmp_path: Path) -> None:
+    table = pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "empty", key="id")
+    with pytest.raises(OptionError, match="empty"):
+        ss.plan(master, memory="1MB")
+    sales = pa.record_batch({"id": [1, 2], "sale": [1, 2]})
+    auto = ss.engine("auto", master, on="id", how="left", memory="1MB")
+    assert sum(batch.num_rows for batch in auto.run([sales])) == 2
+    tuned = ss.TunedEngine(master, on="id", how="left", memory="1MB")
+    assert sum(batch.num_rows for batch in tuned.run([sales])) == 2
+
+
+def test_few_keys_that_are_asked_for_alike_are_no_skew() -> None:
+    """A tenth of R, uniformly: there are few keys, but none of them is frequent."""
+    codes = np.random.default_rng(1).integers(0, 10_000, 20_000)
+    estimate = estimate_skew(codes, 100_000)
+    assert estimate.skew.exponent < 0.6
+
+
+def test_tuples_without_a_key_tell_no_skew(masters: Masters) -> None:
+    some = np.random.default_rng(1).integers(0, 20_000, 4000)
+    ids = pa.array(some, mask=np.arange(4000) % 2 == 0)
+    sample = pa.record_batch({"product_id": ids, "x": np.arange(4000)})
+    plan = ss.plan(masters["key"], memory="400KB", stream=sample)
+    assert plan.expected is not None
+    assert "exponent 0.0" in plan.expected.basis[0]
+    assert "2,000 tuples" in plan.expected.basis[0]
