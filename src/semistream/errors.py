@@ -27,6 +27,7 @@ __all__ = [
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
+    "SinkError",
     "SourceError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
@@ -116,6 +117,10 @@ class MasterChangedError(SemistreamError):
 
 class CheckpointError(SemistreamError):
     """The checkpoint of a pipeline cannot be gone on from: its parts do not fit each other."""
+
+
+class SinkError(SemistreamError):
+    """A sink cannot be written to: it has the rows of another pipeline, or of another route."""
 
 
 class ConservationError(SemistreamError):

@@ -65,7 +65,7 @@ class Recipe:
         shards: int = 1,
     ) -> Recipe:
         """The recipe for these options; `OptionError` or `KeyColumnError` if one is bad."""
-        names = (key,) if isinstance(key, str) else tuple(key)
+        names = (key,) if isinstance(key, str) else tuple(key or ())
         if not names or len(set(names)) != len(names):
             raise KeyColumnError(f"key={key!r} must name one or more different columns.")
         if layout not in LAYOUTS:

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -156,10 +156,20 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
             # Torn while it was written, so its writer never said that it was there; see ADR 0008.
             if version is not None or storage.is_sealed(name):
                 raise
-    what = "There is no master table" if version is None else f"There is no version {version}"
+    if version is not None and (there := committed_versions(storage)):
+        raise MasterNotFoundError(
+            f"There is no version {version} at {storage.path}; there are {_listed(there)}. A "
+            "vacuum removes old ones: keep those that queries are pinned to, with pinned=[…]."
+        )
     raise MasterNotFoundError(
-        f"{what} at {storage.path}. Check the path, or build one with MasterTable.from_arrow."
+        f"There is no master table at {storage.path}. Check the path, or build one: with "
+        "MasterTable.build, MasterTable.from_arrow, or semistream master build."
     )
+
+
+def _listed(versions: Sequence[int]) -> str:
+    some = [str(version) for version in versions[-5:]]
+    return ("…, " if len(versions) > len(some) else "") + ", ".join(some)
 
 
 def commit_manifest(storage: Storage, manifest: Manifest) -> None:

@@ -186,7 +186,9 @@ class MasterTable(MasterVersion):
         The newest `keep_versions` stay, and those in `pinned`. Files that no version ever named
         are left-overs of stopped builds, or belong to one that is running: they go only when
         they are older than `grace_seconds`. A reader that has an old version open on a local
-        disk reads on (up to 128 files, which it holds open); elsewhere its next read fails.
+        disk reads on (up to 128 files, which it holds open); elsewhere its next read fails. A
+        streaming `ss.join` with freshness="pinned" opens its version again and again: name it in
+        `pinned` as long as the query runs. What pipelines still need, `ss.pinned_versions` tells.
         """
         return vacuum(self._storage, keep_versions, pinned, grace_seconds)
 

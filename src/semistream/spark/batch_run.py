@@ -38,6 +38,16 @@ class Outlets:
     dead_letters: Sink | None = None
     rejected: Sink | None = None
 
+    def by_name(self) -> dict[str, Sink]:
+        """The sinks that are given, under the names of their arguments."""
+        sinks = {
+            "sink": self.sink,
+            "unmatched": self.unmatched,
+            "dead_letters": self.dead_letters,
+            "rejected": self.rejected,
+        }
+        return {name: sink for name, sink in sinks.items() if sink is not None}
+
     @property
     def emitted(self) -> tuple[str, ...]:
         """The routes whose rows go to the sink."""
@@ -69,6 +79,12 @@ class BatchRun:
         self._is_direct = outlets.is_single
         self._staging = Staging(shape, home, deferred)
         self.retry, self.deferred = self._staging.retry, self._staging.deferred
+
+    def claim(self) -> None:
+        """Let folders that batches are written to be this pipeline's, each one route's."""
+        for name, sink in self._outlets.by_name().items():
+            if isinstance(sink, ParquetSink):
+                Folder.at(sink.path).claim(f"{self._writer}/{name}", f"{name}=")
 
     def write(self, record: BatchRecord, arrival: Arrival, master: MasterTable) -> Note:
         """Write all outputs of a batch; what is known of it: `counts`, and `engine`.

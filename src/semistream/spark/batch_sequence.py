@@ -78,6 +78,7 @@ class BatchSequence:
                 f"{left} stream tuples wait in the retry queue of this checkpoint, but unmatched= "
                 "is no ss.Retry. Give one, so that they can be looked for again."
             )
+        self._check_deferred()
         last = self._log.last_record
         if last is not None and self._log.is_done(last):
             self._run.clean(last)
@@ -165,6 +166,16 @@ class BatchSequence:
         self._log.begin(record)
         return record
 
+    def _check_deferred(self) -> None:
+        """Tuples that were deferred must be where this run looks for them."""
+        last = self._log.last_outcome
+        here = rows_in(entry.name for entry in self._run.deferred.entries())
+        if last is not None and here < last.waiting_deferred:
+            raise OptionError(
+                f"{last.waiting_deferred:,} stream tuples were deferred with this checkpoint, but "
+                f"{here:,} are in the folder of deferred tuples. Give deferred= as it was before."
+            )
+
     def _due(self, at: float) -> list[QueueEntry]:
         """Entries of the retry queue whose time has come, or whose master has changed."""
         entries = self._run.retry.entries() if self._policy.retries else []
@@ -185,7 +196,8 @@ class BatchSequence:
         target = self._policy.target
         # A first batch starts workers, and a second run of one may find half of it done.
         if target is not None and self._is_warm and not again:
-            capacity = learned(capacity, counts.joined + counts.unmatched, seconds, target)
+            before = None if last is None else (_tuples(last.counts), last.seconds)
+            capacity = learned(capacity, _tuples(counts), seconds, target, before)
         self._is_warm = True
         taken = {*record.retried, *record.returned}
         waiting = [
@@ -210,3 +222,8 @@ class BatchSequence:
         if self._master is None or self._master.version != version:
             self._master = MasterTable.open(self._location, version)
         return self._master
+
+
+def _tuples(counts: Counts) -> int:
+    """Tuples that a batch has looked up."""
+    return counts.joined + counts.unmatched

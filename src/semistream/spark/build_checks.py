@@ -33,7 +33,9 @@ def batch_frame(df: object, what: str) -> DataFrame:
 
 def check_order(df: DataFrame, layout: str, order_by: str | None, sample: object | None) -> None:
     """Raise unless the layout and what gives its order go together."""
-    if (order_by is None) == (sample is None) and layout == "given":
+    if order_by is not None and sample is not None:
+        raise OptionError("order_by= and sample= both say how keys are laid out. Give one of them.")
+    if order_by is None and sample is None and layout == "given":
         raise OptionError(
             'layout="given" on Spark, where rows have no order of their own, needs one of '
             "order_by= (a column) and sample= (a DataFrame of stream tuples). Give one of them."

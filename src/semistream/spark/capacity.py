@@ -27,21 +27,38 @@ _GROWTH: Final = 2.0
 _FULL: Final = 0.9
 _CHUNKS: Final = 4
 """Put-off tuples wait in parts of this fraction of the capacity, so that some fit any room."""
+_TUPLES_SHARE: Final = 0.3
+"""A batch whose tuples take less of its time than this is as quick with any number of them."""
 _HASH: Final = PREFIX + "hash"
 _KEPT: Final = PREFIX + "kept"
 _GRAINS: Final = 1_000_000
 
 
-def learned(known: int | None, joined: int, seconds: float, target: float) -> int | None:
+def learned(
+    known: int | None,
+    joined: int,
+    seconds: float,
+    target: float,
+    before: tuple[int, float] | None = None,
+) -> int | None:
     """The capacity after a batch; None while no batch has reached its time.
+
+    `before` are the tuples and seconds of the batch before. If fewer tuples were hardly quicker, it
+    is not the tuples that take the time: then there is nothing to gain from deferring them.
 
     >>> learned(None, 50_000, 1.0, target=2.0), learned(None, 50_000, 4.0, target=2.0)
     (None, 25000)
     >>> learned(25_000, 25_000, 1.5, target=2.0), learned(25_000, 9_000, 1.5, target=2.0)
     (33333, 25000)
+    >>> learned(25_000, 25_000, 3.5, target=2.0, before=(50_000, 4.0))
+    50000
     """
     fit = joined * target / max(seconds, 1e-9)
     if seconds > target:
+        if before is not None and joined < _FULL * before[0]:
+            saved = (before[1] - seconds) / (before[0] - joined) * joined
+            if saved < _TUPLES_SHARE * seconds:
+                return max(before[0], _LEAST)
         return max(int(fit), _LEAST)
     if known is None or joined < _FULL * known:
         return known

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from semistream.errors import OptionError
+from semistream.errors import OptionError, SinkError
 from semistream.relation.files import Location, is_uri
 
 __all__ = ["Folder", "Note"]
@@ -31,6 +31,7 @@ Note = Mapping[str, Any]
 """What `_committed.json` says besides being there."""
 
 _COMMITTED: Final = "_committed.json"
+_OWNER: Final = "_semistream.json"
 _WRITING: Final = "_writing."
 _RENAMES: Final = frozenset({"local", "hdfs"})
 _HADOOP_S3: Final = re.compile(r"^s3[an]://")
@@ -87,12 +88,7 @@ class Folder:
 
     def note(self) -> Note | None:
         """What it was committed with; None if it is not whole."""
-        try:
-            with self._filesystem.open_input_stream(self._place(_COMMITTED)) as file:
-                found: Note = json.loads(file.read())
-        except FileNotFoundError:
-            return None
-        return found
+        return self._read(_COMMITTED)
 
     def fill(self, write: Callable[[str], None], note: Callable[[Folder], Note]) -> Note:
         """Let Spark write it whole, with a note made from what was written; what it then says.
@@ -117,6 +113,24 @@ class Folder:
             self.remove()
             self._filesystem.move(target._path, self._path)
         return made
+
+    def claim(self, owner: str, what: str) -> None:
+        """Let it be the owner's from now on; `SinkError` if it is another's."""
+        if (known := self._read(_OWNER)) is None:
+            if any("=" in name for name in self.names()):
+                raise SinkError(
+                    f"{self.spark} has folders of batches, but it is not known whose. Give "
+                    f"{what} a folder of its own."
+                )
+            self._filesystem.create_dir(self._path, recursive=True)
+            with self._filesystem.open_output_stream(self._place(_OWNER)) as file:
+                file.write(json.dumps({"owner": owner}).encode())
+        elif known.get("owner") != owner:
+            raise SinkError(
+                f"{self.spark} has the batches of another pipeline, or of another route of this "
+                f"one, and batches are known by their numbers. Give {what} a folder of its own, or "
+                "go on with the checkpoint that the folder was written with."
+            )
 
     def move(self, target: Folder) -> None:
         """Make it the target, unless that was done before; both are on one filesystem."""
@@ -148,6 +162,14 @@ class Folder:
         """Remove it with all that is in it; nothing if it is not there."""
         if self.exists():
             self._filesystem.delete_dir(self._path)
+
+    def _read(self, name: str) -> Note | None:
+        try:
+            with self._filesystem.open_input_stream(self._place(name)) as file:
+                found: Note = json.loads(file.read())
+        except FileNotFoundError:
+            return None
+        return found
 
     def _place(self, name: str) -> str:
         return f"{self._path}/{name}"

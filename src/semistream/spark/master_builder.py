@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from semistream.errors import InternalError
+from semistream.errors import InternalError, KeyColumnError
 from semistream.keys import KeyCodec
 from semistream.relation.build import Recipe, check_columns, next_version
 from semistream.relation.draft import Draft
@@ -260,7 +260,14 @@ def _weights(job: _Job, order_by: str | None, sample: object | None) -> DataFram
     elif sample is not None:
         key = job.recipe.key
         task = SampleTask(_serialised(job.user_schema), key)
-        tuples = batch_frame(sample, "sample").select(*(F.col(f"`{name}`") for name in key))
+        given = batch_frame(sample, "sample")
+        missing = [name for name in key if name not in given.columns]
+        if missing:
+            raise KeyColumnError(
+                f"sample has no column {missing}, which is of the key; its columns are "
+                f"{given.columns}. Rename its key columns as the master's."
+            )
+        tuples = given.select(*(F.col(f"`{name}`") for name in key))
         rows, weight = tuples.mapInArrow(task, f"{CODE} bigint"), F.count(F.lit(1))
     else:
         return None

@@ -30,7 +30,7 @@ from semistream.spark.batch_run import BatchRun
 from semistream.spark.batch_sequence import BatchSequence, Clock, Policy, steady_time
 from semistream.spark.folders import Folder
 from semistream.spark.metrics_log import MetricsLog, prometheus_text
-from semistream.spark.pipeline_settings import Asked, PipelineSettings
+from semistream.spark.pipeline_settings import Asked, PipelineSettings, checked_checkpoint
 from semistream.spark.routes import Retry
 from semistream.spark.sinks import SinkLike
 from semistream.spark.worker import Option
@@ -131,7 +131,7 @@ class Pipeline:
         join = JoinSettings(on, memory, algorithm, columns, io, options)
         asked = Asked(how, sink, unmatched, deferred, rejected, checks, batch_target, trigger)
         self._settings = PipelineSettings.checked(source, master, join, asked)
-        self._checkpoint = Folder.at(checkpoint)
+        self._checkpoint = checked_checkpoint(checkpoint, self._settings.outlets)
         self._deferred = None if deferred is None else Folder.at(deferred)
         self.name = name or self._checkpoint.name
         self._policy = Policy(
@@ -160,6 +160,7 @@ class Pipeline:
         self._check_whole(log)
         settings = self._settings
         run = BatchRun(settings.shape, settings.outlets, home, self._deferred, log.identity())
+        run.claim()
         self._sequence = BatchSequence(settings.location, log, run, self._policy, self._on_done)
         self._last = log.last_outcome
         self._metrics.catch_up(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from semistream.relation import MasterTable
 from semistream.relation.files import Location
 from semistream.spark.batch_frame import BatchShape, JoinSettings
 from semistream.spark.batch_run import Outlets
+from semistream.spark.folders import Folder
 from semistream.spark.routes import REASON, Retry, parse_duration
-from semistream.spark.sinks import SinkLike, sink_of
+from semistream.spark.sinks import ParquetSink, SinkLike, sink_of
 
-__all__ = ["Asked", "PipelineSettings"]
+__all__ = ["Asked", "PipelineSettings", "checked_checkpoint"]
 
 _AVAILABLE_NOW = "availableNow"
 
@@ -103,6 +105,30 @@ class PipelineSettings:
         return cls(table.location, shape, outlets, target, trigger)
 
 
+def checked_checkpoint(checkpoint: Location, outlets: Outlets) -> Folder:
+    """The checkpoint's folder, which no sink may be in the way of."""
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise OptionError(f"checkpoint={checkpoint!r} must be the path, or the URI, of a folder.")
+    folder = Folder.at(checkpoint)
+    places: dict[str, str] = {}
+    for name, sink in outlets.by_name().items():
+        if not isinstance(sink, ParquetSink):
+            continue
+        place = Folder.at(sink.path).spark
+        if place in places:
+            raise OptionError(
+                f"{name}={place} is also {places[place]}=: the rows of one would be taken for the "
+                "other's. Give each a folder of its own."
+            )
+        if f"{folder.spark}/".startswith(f"{place}/"):
+            raise OptionError(
+                f"checkpoint={folder.spark} lies in {name}={place}, whose readers would take it "
+                "for data. Give the checkpoint a folder elsewhere."
+            )
+        places[place] = name
+    return folder
+
+
 def _check_source(source: DataFrame) -> None:
     given: object = source
     if not isinstance(given, DataFrame) or not given.isStreaming:
@@ -130,6 +156,11 @@ def _checked(source: DataFrame, asked: Asked) -> Mapping[str, str] | None:
         raise OptionError(
             f"The source has a column {REASON!r}, which rejected tuples get besides their own. "
             "Rename it."
+        )
+    if not isinstance(asked.checks, Mapping | None):
+        raise OptionError(
+            f"checks={asked.checks!r} must be a mapping from a reason to an SQL predicate, such as "
+            '{"quantity is not positive": "quantity > 0"}.'
         )
     for reason, predicate in (asked.checks or {}).items():
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from semistream.errors import CheckpointError
+from semistream.errors import CheckpointError, OptionError, SinkError
 from semistream.relation.remote_storage import RemoteStorage
 from semistream.spark import batch_log
 from semistream.spark.batch_log import BatchLog, BatchRecord, Counts, Outcome
@@ -245,3 +246,54 @@ def test_entries_are_named_by_what_they_are():
     assert QueueEntry.parse(entry.name) == entry
     assert QueueEntry.parse("_writing.12") is None
     assert QueueEntry.parse("12-3") is None
+
+
+@pytest.mark.service
+def test_a_folder_of_another_pipeline_is_refused(shop):
+    """Batches are known by their number: another checkpoint would take them for its own."""
+    shop.master()
+    shop.sell(30)
+    shop.run()
+    shop.sell(30)
+    with pytest.raises(SinkError, match="another pipeline"):
+        shop.run(checkpoint=shop.folder / "another")
+    new = str(shop.folder / "new")
+    with pytest.raises(SinkError, match="rejected= a folder of its own"):
+        shop.run(checkpoint=shop.folder / "third", sink=new, rejected=shop.folder / "out")
+    shop.run()
+    assert len(shop.rows("out", "n")) == 60
+
+
+@pytest.mark.service
+def test_routes_and_checkpoint_have_folders_of_their_own(shop):
+    shop.master()
+    shop.sell(10)
+    out = str(shop.folder / "out")
+    for options in ({"rejected": out}, {"unmatched": out}):
+        with pytest.raises(OptionError, match="folder of its own"):
+            shop.pipeline(sink=out, **options)
+    for checkpoint in (out, out + "/checkpoint"):
+        with pytest.raises(OptionError, match="folder elsewhere"):
+            shop.pipeline(sink=out, checkpoint=checkpoint)
+    with pytest.raises(OptionError, match="checkpoint=None"):
+        shop.pipeline(checkpoint=None)
+    with pytest.raises(OptionError, match="mapping"):
+        shop.pipeline(rejected=shop.folder / "rejected", checks=["n > 0"])
+
+
+@pytest.mark.service
+def test_deferred_tuples_are_not_left_in_another_folder(shop, monkeypatch):
+    """What the log says is waiting must be where the pipeline looks for it."""
+    shop.master()
+    shop.sell(40)
+    options = {"batch_target": "10s"}
+    shop.run(deferred=shop.folder / "here", **options)
+    kept = BatchLog.__init__
+
+    def with_some_waiting(log, *arguments):
+        kept(log, *arguments)
+        log.last_outcome = replace(log.last_outcome, waiting_deferred=7)
+
+    monkeypatch.setattr(BatchLog, "__init__", with_some_waiting)
+    with pytest.raises(OptionError, match=r"7 stream tuples(.|\n)*deferred= as it was"):
+        shop.pipeline(deferred=shop.folder / "there", **options).start()
