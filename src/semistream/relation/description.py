@@ -23,7 +23,7 @@ def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) 
         "key": f"{', '.join(manifest.key)} ({'exact' if exact else 'hashed'})",
         "layout": manifest.layout + (f", {shards:,} shards" if shards > 1 else ""),
         "rows": f"{rows:,} ({manifest.rows_without_key:,} without a key left out)",
-        "row bytes": f"{average:,.1f} on disk on average, {manifest.widest_row:,} in memory at most",
+        "row bytes": f"{average:,.1f} on disk, on average; up to {manifest.widest_row:,} in memory",
         "pages": f"{len(pages):,} of at most {manifest.page_bytes:,} bytes",
         "bytes": f"{stored:,} on disk, in {len(manifest.data_files):,} files",
         "index": f"{index_bytes:,} bytes in memory",
