@@ -35,8 +35,8 @@ class Claim:
     paper: float | None
     """The paper's number; None for a statement that only has a direction."""
     ours: Callable[[Figures], float]
-    neutral: float = 1.0
-    """Where the claim would say nothing: a ratio of 1."""
+    neutral: float | None = 1.0
+    """Where the claim would say nothing: a ratio of 1. None: it is a number without a side."""
     above: bool = True
     """Whether the paper's number lies above `neutral`."""
     tolerance: float = 0.25
@@ -62,7 +62,9 @@ class Verdict:
 def verdict(claim: Claim, figures: Figures) -> Verdict:
     """Judge a claim; the figures that it needs must be there."""
     ours = claim.ours(figures)
-    right_side = ours > claim.neutral if claim.above else ours < claim.neutral
+    right_side = False
+    if claim.neutral is not None:
+        right_side = ours > claim.neutral if claim.above else ours < claim.neutral
     if claim.fitted:
         return Verdict(claim, ours, FITTED)
     if claim.paper is None:

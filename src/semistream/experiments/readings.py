@@ -8,7 +8,9 @@ import numpy as np
 
 from semistream.experiments.claim import Figures
 
-__all__ = ["at", "best_x", "deviation", "everywhere", "falls", "interior", "last", "ratio"]
+__all__ = [
+    *("at", "best_x", "deviation", "everywhere", "falls", "grows", "interior", "last", "ratio"),
+]
 
 Reading = Callable[[Figures], float]
 
@@ -22,6 +24,17 @@ def at(figures: Figures, name: str, series: str, x: float) -> float:
 def ratio(name: str, over: str, under: str, x: float) -> Reading:
     """How many times a series is another at x."""
     return lambda figures: at(figures, name, over, x) / at(figures, name, under, x)
+
+
+def grows(name: str, over: str, under: str, least_x: float = -1.0) -> Reading:
+    """How many times the ratio of two series at the last point is that at the first."""
+
+    def reading(figures: Figures) -> float:
+        points, below = figures[name].lines[over], dict(figures[name].lines[under])
+        ratios = [y / below[x] for x, y in points if x >= least_x and x in below]
+        return ratios[-1] / ratios[0]
+
+    return reading
 
 
 def everywhere(
