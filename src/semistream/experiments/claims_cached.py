@@ -60,8 +60,8 @@ _MODERATE: Final = (
     "At exponent 0.5 the h_R most frequent of R keys have √(h_R / R) of the stream. 15 % of a "
     "memory of 10 % of R holds about 1 % of its rows, so a tenth of the stream hits, for 15 % of "
     "the window. At 0.25 it is a thirtieth. A front stage that does not pay gives its memory back, "
-    "but more slowly than these runs are long: in a run of R of 500,000 rows at 0.25, CMESHJOIN read "
-    "28 % more pages per tuple than MESHJOIN at first, and 3 % more after eight fillings of the "
+    "but more slowly than these runs are long: in a run on R of 500,000 rows at 0.25, CMESHJOIN "
+    "read 28 % more pages per tuple than MESHJOIN at first, and 3 % more after eight fillings of the "
     "table."
 )
 _SAME_ROWS: Final = (
