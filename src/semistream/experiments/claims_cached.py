@@ -61,8 +61,8 @@ _MODERATE: Final = (
     "memory of 10 % of R holds about 1 % of its rows, so a tenth of the stream hits, for 15 % of "
     "the window. At 0.25 it is a thirtieth. A front stage that does not pay gives its memory back, "
     "but more slowly than these runs are long: in a run on R of 500,000 rows at 0.25, CMESHJOIN "
-    "read 28 % more pages per tuple than MESHJOIN at first, and 3 % more after eight fillings of the "
-    "table."
+    "read 28 % more pages per tuple than MESHJOIN at first, and 3 % more after eight fillings of "
+    "the table."
 )
 _SAME_ROWS: Final = (
     "The memory is the same for every R, so the front stage holds the same rows, and their share "
