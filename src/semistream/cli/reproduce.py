@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from semistream.cli.report import output, reported, side
+from semistream.errors import OptionError
 
 if TYPE_CHECKING:
     from semistream.experiments.claim import Verdict
@@ -75,6 +76,7 @@ def reproduce(
         some = chosen(figures)
         if timing is Timing.measured:
             some = [figure for figure in some if not figure.only_priced]
+        _check_folder(folder)
         reproduction = Reproduction(folder, timing.value, scale.value)
         _run(reproduction, reproduction.missing(some), processes)
         drawn = [reproduction.drawn(figure) for figure in some]
@@ -84,6 +86,13 @@ def reproduce(
             write_page(drawn, reproduction, page, numbers(measured.complete(some)))
         _tell(verdicts({one.figure.name: one for one in drawn}))
         typer.echo(f"report: {path}")
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"--folder {folder} cannot be written to: {error}.") from error
 
 
 def _list_figures(titles: dict[str, str]) -> None:
