@@ -158,8 +158,9 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
                 raise
     if version is not None and (there := committed_versions(storage)):
         raise MasterNotFoundError(
-            f"There is no version {version} at {storage.path}; there are {_listed(there)}. A "
-            "vacuum removes old ones: keep those that queries are pinned to, with pinned=[…]."
+            f"There is no version {version} at {storage.path}; the versions there: "
+            f"{_listed(there)}. Name one of these. A vacuum removes old ones: it keeps those that "
+            "queries are pinned to if it is given pinned=[…]."
         )
     raise MasterNotFoundError(
         f"There is no master table at {storage.path}. Check the path, or build one: with "
