@@ -73,6 +73,47 @@ print(json.dumps({"died": died, "rows": master.row_count}))
 spark.stop()
 """
 
+_COPIES = """
+import json, os, sys
+from pyspark.sql import SparkSession
+import semistream as ss
+from semistream.spark import master_builder
+
+root = sys.argv[1]
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.sql.shuffle.partitions", "3")
+    .config("spark.sql.adaptive.enabled", "false")
+    .getOrCreate()
+)
+real = master_builder.WriteTask
+
+
+def copied(*arguments):
+    task = real(*arguments)
+
+    def call(batches):
+        # A copy of the task ends first, but nobody takes what it tells; then the task itself.
+        given = list(batches)
+        list(task(iter(given)))
+        with open(os.path.join(root, f"copies-{os.getpid()}"), "a") as file:
+            file.write(" ".join(os.listdir(os.path.join(root, "r", "data"))))
+        yield from task(iter(given))
+
+    return call
+
+
+master_builder.WriteTask = copied
+df = spark.range(3000).selectExpr("id", "repeat('x', 60) AS text")
+master = ss.MasterTable.build(df, os.path.join(root, "r"), key="id", page_bytes=4096, filter_bits=8)
+print(json.dumps({"rows": master.row_count}))
+spark.stop()
+"""
+
 _CONNECT = """
 import json, os, sys
 from pyspark.sql import SparkSession
@@ -104,6 +145,21 @@ def run(script: str, root: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-4000:]
     told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return told
+
+
+def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -> None:
+    """As speculation does it: two attempts end, and Spark takes one's word.
+
+    A copy by Spark itself needs a second machine: it makes none on the host of the first attempt.
+    """
+    assert run(_COPIES, tmp_path) == {"rows": 3000}
+    master = ss.MasterTable.open(tmp_path / "r")
+    assert master.pages.first[0] == 0
+    assert (master.pages.first[1:] == master.pages.last[:-1] + 1).all()
+    named = {file.name for file in master.manifest.data_files}
+    written = {name for path in tmp_path.glob("copies-*") for name in path.read_text().split()}
+    assert written - named, "the copies wrote nothing"
+    assert {path.name for path in (tmp_path / "r" / "data").iterdir()} == named
 
 
 def test_tasks_that_die_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -> None:
