@@ -238,6 +238,7 @@ HYBRID_CLAIMS: Final = (
         lambda figures: at(figures, "xhybridjoin-3d", "X-HYBRIDJOIN", 50),
         neutral=None,
         unit="million",
+        in_smoke=False,
         reason="Here about a million tuples wait in 50 MB where the authors' table held half a "
         "million, and more are matched per iteration in proportion.",
     ),
