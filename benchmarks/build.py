@@ -86,7 +86,9 @@ def main() -> None:
         peaks = Peaks()
         peaks.start()
         started = time.perf_counter()
-        master = ss.MasterTable.build(rows, f"{name}/r", key="product_id", progress=print_progress)
+        master = ss.MasterTable.build(
+            rows, f"{name}/r", key="product_id", progress=PrintedProgress()
+        )
         seconds = time.perf_counter() - started
         peaks.end()
         assert master.row_count == args.rows
@@ -100,15 +102,18 @@ def main() -> None:
     write_results(RESULTS, [line], machine(ss.__version__))
 
 
-def print_progress(progress: object) -> None:
+class PrintedProgress:
     """A line now and then."""
-    now = time.monotonic()
-    if now - print_progress.last > 30:  # type: ignore[attr-defined]
-        print_progress.last = now  # type: ignore[attr-defined]
-        print(progress, flush=True)
 
+    def __init__(self) -> None:
+        """None yet."""
+        self._last = 0.0
 
-print_progress.last = 0.0  # type: ignore[attr-defined]
+    def __call__(self, progress: object) -> None:
+        """Print it, if the last is half a minute ago."""
+        if time.monotonic() - self._last > 30:
+            self._last = time.monotonic()
+            print(progress, flush=True)
 
 
 def arguments() -> argparse.Namespace:

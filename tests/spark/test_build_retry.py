@@ -18,7 +18,7 @@ import semistream as ss
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
-_RETRY = """
+_SESSION = """
 import json, os, sys
 from pyspark.sql import SparkSession
 import semistream as ss
@@ -36,10 +36,10 @@ spark = (
     .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
     .getOrCreate()
 )
-
-
 real = master_builder.WriteTask
+"""
 
+_RETRY = """
 
 def dying(*arguments):
     task = real(*arguments)
@@ -74,24 +74,6 @@ spark.stop()
 """
 
 _COPIES = """
-import json, os, sys
-from pyspark.sql import SparkSession
-import semistream as ss
-from semistream.spark import master_builder
-
-root = sys.argv[1]
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.shuffle.partitions", "3")
-    .config("spark.sql.adaptive.enabled", "false")
-    .getOrCreate()
-)
-real = master_builder.WriteTask
-
 
 def copied(*arguments):
     task = real(*arguments)
@@ -152,7 +134,7 @@ def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(tmp_path: Path) 
 
     A copy by Spark itself needs a second machine: it makes none on the host of the first attempt.
     """
-    assert run(_COPIES, tmp_path) == {"rows": 3000}
+    assert run(_SESSION + _COPIES, tmp_path) == {"rows": 3000}
     master = ss.MasterTable.open(tmp_path / "r")
     assert master.pages.first[0] == 0
     assert (master.pages.first[1:] == master.pages.last[:-1] + 1).all()
@@ -163,7 +145,7 @@ def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(tmp_path: Path) 
 
 
 def test_tasks_that_die_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -> None:
-    told = run(_RETRY, tmp_path)
+    told = run(_SESSION + _RETRY, tmp_path)
     assert told == {"died": ["died-0", "died-1", "died-2"], "rows": 3000}
     master = ss.MasterTable.open(tmp_path / "r")
     begun = (tmp_path / "died-1").read_text().split()

@@ -119,8 +119,8 @@ class Tuner:
             algorithm = max(most, key=lambda name: most[name])
             raise RateError(
                 f"No memory serves {rate:,.0f} tuples per second. With all of R in memory, "
-                f"{algorithm} does {most[algorithm]:,.0f}. Ask for less, or divide "
-                "the stream among several tasks."
+                f"{algorithm} does {most[algorithm]:,.0f}. Ask for less, or divide the stream "
+                "among several tasks."
             )
         return best
 

@@ -48,9 +48,9 @@ _SYNC_BYTES = 8 << 20
 class _Cursor(NamedTuple):
     """The first segment that is needed, how many of its tuples are done, and what is sealed."""
 
-    segment: int = 0
-    done: int = 0
-    sealed: dict[int, tuple[int, int]] = {}  # noqa: RUF012 (never changed)
+    segment: int
+    done: int
+    sealed: dict[int, tuple[int, int]]
 
 
 class ShedFile:
@@ -330,7 +330,7 @@ class ShedFile:
             sealed = {int(n): (int(t), int(b)) for n, (t, b) in content["sealed"].items()}
             return _Cursor(int(content["segment"]), int(content["done"]), sealed)
         except FileNotFoundError:
-            return _Cursor()
+            return _Cursor(0, 0, {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ShedFileError(
                 f"{path} is broken: {error}. Without it all tuples of the segments come back, some "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,9 @@ from semistream.cost.factors import CostFactors
 from semistream.cost.priced_clock import PricedClock
 from semistream.errors import OptionError, ShedFileError, ShedSpaceError
 from semistream.kernels import NONE
-from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
-from semistream.parts.join_shape import JoinShape
-from semistream.parts.shedding import Shedder, Shedding, ShedFile
-from semistream.parts.timed_stream import TimedArrivals, TimedStream
-from semistream.testing import ManualClock, assert_same_rows, oracle_join
+from semistream.parts.shedding import Shedding, ShedFile
+from semistream.testing import assert_same_rows, oracle_join
 from semistream.workload.zipf import ZipfKeys
 
 ROWS = 2000
@@ -41,12 +38,6 @@ CASES = [
 
 def products(rows: int = ROWS) -> pa.Table:
     return pa.table({"id": np.arange(rows), "name": [f"product {i:06}" for i in range(rows)]})
-
-
-@pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> ss.MasterTable:
-    path = tmp_path_factory.mktemp("shedding") / "products.master"
-    return ss.MasterTable.from_arrow(products(), path, key="id", page_bytes=4096)
 
 
 def arrivals(
@@ -73,43 +64,9 @@ def numbers(batches: list[pa.RecordBatch]) -> list[int]:
     return [sale for batch in batches for sale in batch.column("sale").to_pylist()]
 
 
-class Watched:
-    """Notes what goes into shed files and what comes out, and checks every adjustment."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shed: list[int] = []
-        self.back: list[int] = []
-        self.deferred: list[int] = []
-        append, take, adjust = ShedFile.append, ShedFile.take, Shedder.adjust
-
-        def noted_append(file: ShedFile, since: float, batch: pa.RecordBatch) -> None:
-            append(file, since, batch)
-            self.shed += batch.column("sale").to_pylist()
-
-        def noted_take(file: ShedFile, count: int) -> Any:
-            taken = take(file, count)
-            self.back += numbers([piece.batch for piece in taken])
-            return taken
-
-        def checked_adjust(shedder: Shedder) -> None:
-            adjust(shedder)
-            shedder.check()
-            shedder._stream.check()
-            self.deferred.append(len(shedder._file))
-
-        monkeypatch.setattr(ShedFile, "append", noted_append)
-        monkeypatch.setattr(ShedFile, "take", noted_take)
-        monkeypatch.setattr(Shedder, "adjust", checked_adjust)
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch)
-
-
 @pytest.mark.parametrize(("algorithm", "strategy"), CASES)
 def test_all_that_was_shed_is_joined_in_the_end(
-    master: ss.MasterTable, tmp_path: Path, watched: Watched, algorithm: str, strategy: str
+    master: ss.MasterTable, tmp_path: Path, watched: Any, algorithm: str, strategy: str
 ) -> None:
     """The driver counts before each step: finished, waiting, buffered and shed add up."""
     folder = tmp_path / "shed"
@@ -137,9 +94,7 @@ def test_nothing_is_shed_without_overload(master: ss.MasterTable, tmp_path: Path
     assert engine.metrics().shed == 0
 
 
-def test_tuples_come_back_in_a_lull(
-    master: ss.MasterTable, tmp_path: Path, watched: Watched
-) -> None:
+def test_tuples_come_back_in_a_lull(master: ss.MasterTable, tmp_path: Path, watched: Any) -> None:
     """A burst that is too much, then a trickle: all is back long before the stream ends."""
     burst, trickle = arrivals(3000, 60_000.0), arrivals(500, 100.0, first=3000, size=5)
     stream = burst + [(1.0 + at, batch) for at, batch in trickle]
@@ -152,138 +107,6 @@ def test_tuples_come_back_in_a_lull(
     assert max(count for _, count in deferred) > 1000
     assert any(count == 0 and 3000 < arrived < 3500 for arrived, count in deferred)
     assert watched.back == watched.shed
-
-
-class Bench:
-    """A shedder over a timed stream, with room, waiting tuples and finished ones set by hand."""
-
-    def __init__(self, master: ss.MasterTable, shedding: Shedding) -> None:
-        self.room = 0
-        self.clock = ManualClock()
-        self.recorder = Recorder(self.clock)
-        schema = arrivals(1, 1.0)[0][1].schema
-        shape = JoinShape(schema, master, "id", "left", None)
-        self.pushed: list[tuple[float, pa.RecordBatch]] = []
-        grant = MemoryBudget(1 << 20).grant("stream buffer")
-        self._next = 0
-        batches = TimedArrivals(self._arrivals())
-        self.stream = TimedStream(batches, shape, 64, grant, self.recorder)
-        self.file = shedding.open(0.0)
-        self.shedder = Shedder(
-            shedding, self.file, self.stream, self.recorder, None, lambda: self.room, lambda: 0
-        )
-
-    def _arrivals(self) -> Iterator[tuple[float, pa.RecordBatch]]:
-        for second in range(100):
-            ids = np.arange(self._next, self._next + 10)
-            self._next += 10
-            yield float(second), pa.record_batch({"id": ids % ROWS, "sale": ids})
-
-    def finish(self, count: int) -> None:
-        """An iteration read and finished so many."""
-        self.stream.resume()
-        read = sum(len(piece.codes) for piece in self.stream.read(count))
-        self.recorder.joined += read
-
-    def adjust_at(self, second: float) -> tuple[int, int, int]:
-        self.clock.advance_to(second)
-        self.shedder.adjust()
-        return self.stream.size, len(self.file), self.stream.returned
-
-
-@pytest.fixture
-def bench_of(master: ss.MasterTable) -> Iterator[Callable[[Shedding], Bench]]:
-    made: list[Bench] = []
-
-    def make(shedding: Shedding) -> Bench:
-        made.append(Bench(master, shedding))
-        return made[-1]
-
-    yield make
-    for bench in made:
-        bench.file.close()
-
-
-def test_what_is_over_twice_the_last_iteration_is_shed(
-    bench_of: Callable[[Shedding], Bench], tmp_path: Path
-) -> None:
-    """Algorithm 2: shed size - 2w; else bring back, until 2w are there."""
-    bench = bench_of(Shedding("keep", tmp_path))
-    bench.room = 100  # w is h_S at first: all slots are empty
-    assert bench.adjust_at(9.0) == (100, 0, 0)
-    bench.room = 0
-    bench.finish(30)
-    assert bench.adjust_at(9.0) == (60, 10, 0)
-    bench.finish(20)
-    assert bench.adjust_at(10.0) == (40, 20, 0)
-    bench.finish(20)
-    # 20 tuples are left, w is 20: 20 more may come, and come back ahead of the others.
-    assert bench.adjust_at(10.0) == (40, 0, 20)
-    bench.finish(40)
-    assert bench.adjust_at(10.0) == (0, 0, 0)
-
-
-def test_keep_sheds_the_newest_and_they_return_in_order(
-    bench_of: Callable[[Shedding], Bench], tmp_path: Path, watched: Watched
-) -> None:
-    bench = bench_of(Shedding("keep", tmp_path))
-    bench.room = 5
-    bench.adjust_at(2.0)
-    assert watched.shed == list(range(10, 30))
-    bench.room = 4
-    bench.adjust_at(3.0)
-    assert watched.shed == [*range(10, 30), 8, 9, *range(30, 40)]
-    bench.room = 50
-    bench.adjust_at(3.0)
-    assert watched.back == watched.shed
-    read = [n for piece in bench.stream.read(99) for n in piece.batch.column("sale").to_pylist()]
-    assert read == watched.shed + list(range(8))
-
-
-def test_tuples_that_came_back_cause_no_shedding(
-    bench_of: Callable[[Shedding], Bench], tmp_path: Path
-) -> None:
-    bench = bench_of(Shedding("keep", tmp_path))
-    bench.room = 5
-    bench.adjust_at(2.0)
-    bench.room = 15
-    assert bench.adjust_at(2.0) == (30, 0, 20)
-    bench.room = 5
-    assert bench.adjust_at(2.0) == (30, 0, 20)
-
-
-def test_shed_tuples_wait_from_their_arrival_on(
-    bench_of: Callable[[Shedding], Bench], tmp_path: Path
-) -> None:
-    bench = bench_of(Shedding("keep", tmp_path))
-    bench.room = 5
-    bench.adjust_at(1.0)
-    bench.room = 10
-    bench.adjust_at(1.0)
-    bench.clock.advance_to(1.5)
-    # Ten tuples of second 1 that were shed, then ten of second 0.
-    bench.finish(20)
-    assert bench.recorder.waiting.snapshot().mean == (10 * 0.5 + 10 * 1.5) / 20
-
-
-def test_random_sheds_every_arrival_with_the_same_probability(
-    bench_of: Callable[[Shedding], Bench], tmp_path: Path, watched: Watched
-) -> None:
-    bench = bench_of(Shedding("random", tmp_path, seed=4))
-    for second in range(90):
-        bench.room = 2
-        bench.adjust_at(float(second))
-        bench.finish(4)
-    shed = np.bincount(np.array(watched.shed) % 10, minlength=10)
-    # 10 arrive, 4 are kept each second, wherever in the batch they stand: 54 of 90 shed on
-    # average, with a standard deviation below 5.
-    assert abs(shed.mean() - 54) < 2
-    assert shed.min() > 54 - 15
-    assert shed.max() < 54 + 15
-    again = bench_of(Shedding("random", tmp_path / "again", seed=4))
-    again.room = 2
-    again.adjust_at(0.0)
-    assert watched.shed[-6:] == watched.shed[:6]
 
 
 def test_what_random_joins_is_a_sample_of_the_keys(master: ss.MasterTable, tmp_path: Path) -> None:
@@ -426,7 +249,7 @@ def test_considering_finishes_more_per_page(
 
 
 def test_a_full_folder_is_an_error_that_keeps_what_was_shed(
-    master: ss.MasterTable, tmp_path: Path, watched: Watched
+    master: ss.MasterTable, tmp_path: Path, watched: Any
 ) -> None:
     engine = engine_of(master, "hybridjoin")
     shedding = Shedding("keep", tmp_path, max_bytes=20_000)
@@ -460,7 +283,7 @@ def test_a_full_folder_can_block_instead(
 @pytest.mark.parametrize("algorithm", ["hybridjoin", "chybridjoin", "meshjoin", "inlj"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_next_run_joins_what_a_stopped_one_left(
-    master: ss.MasterTable, tmp_path: Path, watched: Watched, algorithm: str, seed: int
+    master: ss.MasterTable, tmp_path: Path, watched: Any, algorithm: str, seed: int
 ) -> None:
     """Whatever was shed is handed out by one run or found by the next, wherever the first stops.
 
