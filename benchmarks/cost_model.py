@@ -6,9 +6,10 @@
 R has `rows` products of about 120 bytes, in key order with frequent keys scattered, and in order of
 frequency; S has sales of 20 bytes with Zipf exponents 0, 0.5 and 1; the budget is a tenth of R.
 Each algorithm runs with the sizes that it has by default until it is warm; from there on its
-operations are counted, priced with the cost factors known for this machine, and timed. The factors
-are those of `semistream tune --calibrate`, or shipped if there are none. As there, the fastest of
-some runs counts: whatever disturbs a run makes it slower.
+operations are counted, priced and timed. All algorithms run once before any runs again, and before
+and after each time the joins of `semistream tune --calibrate` run: how fast a shared machine is
+changes, so factors and rates have to come from the same hour. As there, the fastest run counts:
+whatever disturbs a run makes it slower, here by up to a half.
 
 Adds a JSON line per run to benchmarks/results/cost_model.jsonl, in place of an earlier one.
 """
@@ -29,21 +30,29 @@ import pyarrow as pa
 
 import semistream as ss
 from results import machine
+from semistream.cost.calibration import (
+    Calibration,
+    calibration_masters,
+    calibration_of,
+    timed_joins,
+)
 from semistream.cost.empirical import steady_run
-from semistream.cost.factors import known_factors
+from semistream.cost.factors import CostFactors
 from semistream.cost.model import CostModel
+from semistream.cost.prediction import Operations
 from semistream.cost.pricing import priced_seconds
+from semistream.cost.read_costs import read_costs
 from semistream.parts.join_shape import JoinShape
 from semistream.workload import ZipfKeys, products, sales
 from semistream.workload.zipf import scattered
 
 RESULTS = Path(__file__).parent / "results" / "cost_model.jsonl"
 SHARE = 0.1
-BATCH = 5_000
+BATCH = 10_000
 SEED = 20
-FILLINGS, LEARNING = 10, 30
+FILLINGS, LEARNING = 10, 24
 """How often the stream table is filled in a run, without and with a front stage that learns."""
-WAYS = ("predicted", "priced", "measured")
+EXPONENTS = (0.0, 0.5, 1.0)
 
 
 def masters(rows: int, folder: Path) -> dict[str, ss.MasterTable]:
@@ -57,43 +66,75 @@ def masters(rows: int, folder: Path) -> dict[str, ss.MasterTable]:
     }
 
 
+def measured(algorithms: list[str], rows: int, io: str, repeat: int) -> list[dict[str, Any]]:
+    """All cells, each as often as `repeat`, with a calibration before and after each time."""
+    found: dict[tuple[str, str, float], list[tuple[Operations, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as another:
+        tables, own = masters(rows, Path(folder)), calibration_masters(Path(another))
+        reads = tuple(read_costs(own["key"]))
+        timed_joins(own, io)
+        rounds = [timed_joins(own, io)]
+        for number in range(repeat):
+            for cell in product(algorithms, tables, EXPONENTS):
+                algorithm, layout, exponent = cell
+                print(number, *cell, flush=True)
+                found.setdefault(cell, []).append(run(tables[layout], algorithm, exponent, io))
+            rounds += [timed_joins(own, io) for _ in range(2)]
+        calibration = calibration_of(io, rounds, reads, 0.0)
+        return [compared(tables[cell[1]], cell, runs, calibration) for cell, runs in found.items()]
+
+
+def model_of(master: ss.MasterTable, exponent: float, factors: CostFactors, io: str) -> CostModel:
+    """The cost model of a cell."""
+    sample = next(sales(BATCH, ZipfKeys(master.row_count, exponent, SEED), master.row_count, BATCH))
+    shape = JoinShape(sample.schema, master, "product_id", "inner", None)
+    return CostModel(master, shape, sample, ss.Skew(exponent), factors, io)
+
+
 def run(
-    master: ss.MasterTable, algorithm: str, exponent: float, io: str, repeat: int
-) -> dict[str, Any]:
+    master: ss.MasterTable, algorithm: str, exponent: float, io: str
+) -> tuple[Operations, float]:
     """One algorithm on one stream."""
     rows, memory = master.row_count, int(master.pages.length.sum() * SHARE)
-    keys = ZipfKeys(rows, exponent, SEED)
-    sample = next(sales(BATCH, ZipfKeys(rows, exponent, SEED), rows, batch_rows=BATCH))
-    shape = JoinShape(sample.schema, master, "product_id", "inner", None)
-    factors = known_factors(io).factors
-    model = CostModel(master, shape, sample, ss.Skew(exponent), factors, io)
-    predicted = model.planned(algorithm, memory)
+    predicted = model_of(master, exponent, CostFactors(), io).planned(algorithm, memory)
     per_filling = predicted.plan.stream_slots / (1 - predicted.hit_share)
     fillings = LEARNING if algorithm.startswith("c") else FILLINGS
     tuples = max(int(fillings * per_filling), 100_000)
     if "inlj" in algorithm:
         # A page is read for every tuple that misses, and nothing waits.
-        tuples = 12 * BATCH if algorithm == "cinlj" else 2 * BATCH
-    warm = max(1, -(-tuples // BATCH) // 3)
-    batches = list(sales(tuples, keys, rows, batch_rows=BATCH))
-    rates = []
-    for _ in range(repeat):
-        engine = ss.engine(algorithm, master, on="product_id", memory=memory, io=io)
-        counted, rate = steady_run(engine, batches, warm)
-        rates.append(rate)
+        tuples = 2 * BATCH if algorithm == "inlj" else 4 * BATCH
+    warm = -(-tuples // BATCH) // 3
+    batches = list(sales(tuples, ZipfKeys(rows, exponent, SEED), rows, batch_rows=BATCH))
+    engine = ss.engine(algorithm, master, on="product_id", memory=memory, io=io)
+    return steady_run(engine, batches, warm)
+
+
+def compared(
+    master: ss.MasterTable,
+    cell: tuple[str, str, float],
+    runs: list[tuple[Operations, float]],
+    calibration: Calibration,
+) -> dict[str, Any]:
+    """What was predicted of a cell, and what came."""
+    algorithm, layout, exponent = cell
+    factors, counted = calibration.factors, runs[0][0]
+    memory = int(master.pages.length.sum() * SHARE)
+    predicted = model_of(master, exponent, factors, calibration.io).planned(algorithm, memory)
+    rates = [rate for _, rate in runs]
     return {
         "algorithm": algorithm,
-        "layout": master.layout,
+        "layout": layout,
         "exponent": exponent,
         "predicted": predicted.rate,
         "priced": 1 / priced_seconds(counted, factors),
         "measured": max(rates),
         "rates": rates,
         "operations": asdict(counted),
+        "factors": asdict(factors),
         "look_ups": predicted.plan.look_ups,
-        "tuples": tuples,
-        "io": io,
-        "rows": rows,
+        "io": calibration.io,
+        "rows": master.row_count,
+        "machine": machine(ss.__version__),
     }
 
 
@@ -137,14 +178,9 @@ def main() -> None:
         return
     chosen = args.algorithms.split(",")
     lines = [line for line in known() if line["algorithm"] not in chosen]
-    with tempfile.TemporaryDirectory() as folder:
-        tables = masters(args.rows, Path(folder))
-        for algorithm, layout, exponent in product(chosen, tables, (0.0, 0.5, 1.0)):
-            line = run(tables[layout], algorithm, exponent, args.io, args.repeat)
-            rates = " ".join(f"{way} {line[way]:,.0f}" for way in WAYS)
-            print(f"{algorithm:<13}{layout:<6}{exponent:<4}{rates}", flush=True)
-            lines.append(line | {"machine": machine(ss.__version__)})
-            RESULTS.write_text("".join(json.dumps(x) + "\n" for x in lines))
+    lines += measured(chosen, args.rows, args.io, args.repeat)
+    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(markdown(lines))
 
 
 if __name__ == "__main__":

@@ -80,11 +80,23 @@ class Metrics:
     partitions_read: int
     sequential_reads: int
     """Those of `partitions_read` that began where the one before had ended."""
+    set_reads: int
+    """Those of `partitions_read` that were looked up several at a time, in compiled code."""
+    set_bytes: int
+    """Those of `bytes_read` that they had."""
+    set_codes: int
+    """Keys that were looked for in them."""
     pages_read: int
     bytes_read: int
     index_pages_read: int
     probes: int
+    hash_probes: int
+    """Those of `probes` that were hashed one by one: where R is not read in key order."""
     front_probes: int
+    front_chunks: int
+    """Chunks of the stream whose tuples the front stage looked up together."""
+    partition_probes: int
+    """Partitions, or sets of rows found in them, that were joined with waiting tuples."""
     appends: int
     deletes: int
     matches: int
@@ -139,11 +151,17 @@ class Recorder:
     iterations: int = 0
     partitions_read: int = 0
     sequential_reads: int = 0
+    set_reads: int = 0
+    set_bytes: int = 0
+    set_codes: int = 0
     pages_read: int = 0
     bytes_read: int = 0
     index_pages_read: int = 0
     probes: int = 0
+    hash_probes: int = 0
     front_probes: int = 0
+    front_chunks: int = 0
+    partition_probes: int = 0
     appends: int = 0
     deletes: int = 0
     matches: int = 0
@@ -184,11 +202,17 @@ class Recorder:
             iterations=self.iterations,
             partitions_read=self.partitions_read,
             sequential_reads=self.sequential_reads,
+            set_reads=self.set_reads,
+            set_bytes=self.set_bytes,
+            set_codes=self.set_codes,
             pages_read=self.pages_read,
             bytes_read=self.bytes_read,
             index_pages_read=self.index_pages_read,
             probes=self.probes,
+            hash_probes=self.hash_probes,
             front_probes=self.front_probes,
+            front_chunks=self.front_chunks,
+            partition_probes=self.partition_probes,
             appends=self.appends,
             deletes=self.deletes,
             matches=self.matches,

@@ -16,7 +16,7 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,24 @@ from semistream.workload.zipf import scattered
 
 Floats = NDArray[np.float64]
 
-_ROWS, _SEED = 100_000, 20
+_ROWS, _BATCH, _SEED = 100_000, 10_000, 20
 _REPEAT = 3
-_PULL, _BYTE_PULL = 0.05, 1.0
+_PULL, _BYTE_PULL = 0.1, 1.0
 """How much a factor that is known beforehand weighs against a run that is explained."""
 _COUNTED: dict[str, tuple[str, ...]] = {
     "partitions_read": ("partition_read",),
     "sequential_reads": ("sequential_read",),
+    "set_reads": ("set_read",),
+    "set_bytes": ("set_byte",),
+    "set_codes": ("set_code",),
     "bytes_read": ("byte_read",),
     "index_pages_read": ("index_page_read",),
     "iterations": ("iteration",),
     "probes": ("probe",),
+    "hash_probes": ("hash_probe",),
     "front_probes": ("front_probe",),
+    "front_chunks": ("front_chunk",),
+    "partition_probes": ("partition_probe",),
     "appends": ("append", "delete"),
     "outputs": ("output", "stream_read"),
 }
@@ -61,17 +67,23 @@ _RUNS: tuple[Run, ...] = (
     ("hybridjoin", "key", 0.0, 100_000, 2, {}),
     ("hybridjoin", "key", 1.0, 150_000, 4, {"look_ups": 0, "partition_pages": 4}),
     ("hybridjoin", "key", 0.5, 150_000, 4, {"look_ups": 8, "partition_pages": 1}),
+    ("hybridjoin", "key", 0.0, 60_000, 1, {"look_ups": 16, "partition_pages": 1}),
+    ("hybridjoin", "key", 1.0, 100_000, 4, {"look_ups": 8, "partition_pages": 8}),
+    ("hybridjoin", "key", 0.0, 100_000, 4, {"look_ups": 4, "partition_pages": 4}),
     ("hybridjoin", "given", 0.5, 100_000, 4, {"partition_pages": 2}),
     ("xhybridjoin", "given", 1.0, 100_000, 4, {"partition_pages": 2, "pinned_partitions": 4}),
     ("xhybridjoin", "key", 0.0, 100_000, 2, {}),
+    ("xhybridjoin", "key", 0.0, 50_000, 2, {"partition_pages": 1, "pinned_partitions": 12}),
     ("oxhybridjoin", "given", 1.0, 200_000, 4, {"partition_pages": 4, "pinned_partitions": 4}),
     ("oxhybridjoin", "key", 0.5, 300_000, 40, {"pinned_partitions": 1 << 20}),
     ("chybridjoin", "key", 0.0, 100_000, 2, {}),
     ("chybridjoin", "key", 1.0, 200_000, 2, {"front_percent": 25}),
     ("chybridjoin", "key", 1.5, 300_000, 4, {"front_percent": 25}),
+    ("chybridjoin", "given", 1.0, 150_000, 2, {"partition_pages": 2}),
     ("cmeshjoin", "key", 1.2, 200_000, 4, {"partition_pages": 4, "front_percent": 25}),
     ("inlj", "key", 0.0, 3_000, 1, {}),
     ("inlj", "given", 1.0, 3_000, 1, {}),
+    ("cinlj", "given", 1.0, 6_000, 2, {}),
 )
 """Algorithm, layout, exponent, tuples, memory in MB, and sizes."""
 
@@ -111,15 +123,21 @@ def calibrate(
     """Measure the factors; `folder` is on the disk that is meant, by default a temporary one."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-") as name:
-        masters = _masters(Path(name))
+        masters = calibration_masters(Path(name))
         progress("reads")
         reads = tuple(read_costs(masters["key"]))
         rounds = []
         for number in range(_REPEAT + 1):
             progress(f"joins, round {number} of {_REPEAT}")
-            measured = [_measured(masters, run, io) for run in _RUNS]
             # The first round compiles and warms up.
-            rounds += [measured] if number else []
+            rounds += [timed_joins(masters, io)] if number else []
+    return calibration_of(io, rounds, reads, time.perf_counter() - started)
+
+
+def calibration_of(
+    io: str, rounds: Sequence[list[Metrics]], reads: tuple[ReadCost, ...], seconds: float
+) -> Calibration:
+    """The factors that explain what was measured in some rounds, which took so many seconds."""
     byte = _per_byte([read for read in reads if read.io == io])
     found = [_factors(measured, byte)[0] for measured in rounds]
     # Whatever disturbs a run makes it longer: the fastest tells most.
@@ -129,11 +147,16 @@ def calibrate(
         name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
         for name, value in asdict(together).items()
     }
-    seconds = time.perf_counter() - started
     return Calibration(io, together, spread, reads, unexplained, seconds)
 
 
-def _masters(folder: Path) -> dict[str, MasterTable]:
+def timed_joins(masters: dict[str, MasterTable], io: str) -> list[Metrics]:
+    """One round of the joins that factors are found from."""
+    return [_measured(masters, run, io) for run in _RUNS]
+
+
+def calibration_masters(folder: Path) -> dict[str, MasterTable]:
+    """The master tables of these joins, by layout."""
     table = products(_ROWS, seed=_SEED)
     by_rank = table.take(pa.array(scattered(np.arange(_ROWS), _ROWS, _SEED)))
     options: dict[str, Any] = {"key": "product_id", "page_bytes": 32768}
@@ -146,7 +169,7 @@ def _masters(folder: Path) -> dict[str, MasterTable]:
 def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
     """One run, counted and timed; its stream is made before."""
     algorithm, layout, exponent, tuples, megabytes, options = run
-    batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=20_000))
+    batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=_BATCH))
     memory = megabytes << 20
     some = engine(algorithm, masters[layout], on="product_id", memory=memory, io=io, **options)
     _exhaust(some.run(batches))
@@ -169,10 +192,16 @@ def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
     known = asdict(replace(shipped_factors().factors, byte_read=byte))
     counts = np.array([[getattr(m, name) for name in _COUNTED] for m in measured], np.float64)
-    # A read in a row is not one from anywhere.
-    counts[:, 0] -= counts[:, 1]
+    where = list(_COUNTED).index
+    # What is read in a row, or as one of a set, is counted there.
+    for part in ("sequential_reads", "set_reads"):
+        counts[:, where("partitions_read")] -= counts[:, where(part)]
+    counts[:, where("bytes_read")] -= counts[:, where("set_bytes")]
     seconds = np.array([m.seconds for m in measured])
-    usual = np.array([sum(known[factor] for factor in factors) for factors in _COUNTED.values()])
+    together = np.array([sum(known[factor] for factor in factors) for factors in _COUNTED.values()])
+    # In all, this machine may be faster than the one that the known factors are of.
+    faster = float(np.median(seconds / (counts @ together)))
+    usual = together * [1.0 if name == "bytes_read" else faster for name in _COUNTED]
     pull = np.array([_BYTE_PULL if name == "bytes_read" else _PULL for name in _COUNTED])
     # Where the runs do not tell two prices apart, they stay as they usually are to each other.
     pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
@@ -180,8 +209,8 @@ def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
     prices = least_squares(pulled, wanted)
     missed = float(np.abs(counts @ prices / seconds - 1).mean())
     found = {
-        factor: float(known[factor] * price / together)
-        for factors, price, together in zip(_COUNTED.values(), prices, usual, strict=True)
+        factor: float(known[factor] * price / before)
+        for factors, price, before in zip(_COUNTED.values(), prices, together, strict=True)
         for factor in factors
     }
     return replace(shipped_factors().factors, page_read=0.0, **found), missed

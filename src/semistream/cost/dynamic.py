@@ -28,7 +28,7 @@ import pyarrow as pa
 from semistream.algorithms import Engine, engine
 from semistream.algorithms.engine import Stream
 from semistream.budget import parse_memory
-from semistream.cost.auto import WORTHWHILE
+from semistream.cost.auto import IN_MEMORY, WORTHWHILE, in_memory
 from semistream.cost.factors import CostFactors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.planning import explained, keyed_codes
@@ -175,6 +175,9 @@ class TunedEngine:
                     return skew, [cheapest], tuner
             except RateError:
                 pass  # Then as fast as the memory allows.
+        fits = in_memory(self._master, shape, first, self._most)
+        if fits is not None:
+            return skew, [model.planned(IN_MEMORY, self._most, fits)], tuner
         return skew, tuner.choose(self._most, WORTHWHILE), tuner
 
     def _wants_other_plan(self, batch: pa.RecordBatch, due: bool) -> bool:

@@ -22,20 +22,32 @@ class CostFactors:
     """Seconds per operation; what is not given costs nothing.
 
     A partition read from anywhere takes `partition_read` + its pages × `page_read` + its bytes ×
-    `byte_read`; one that goes on where the last one ended, `sequential_read` instead of the first.
+    `byte_read`; one that goes on where the last one ended, `sequential_read` instead of the first;
+    one of a set that is looked up together, `set_read` and its bytes × `set_byte`.
     """
 
     partition_read: float = 0.0
     """The seek, whatever the size of the partition."""
     sequential_read: float | None = None
     """The same without a seek; None for no difference."""
+    set_read: float | None = None
+    """The same for one of several that are read at a time, in compiled code; as above."""
+    set_byte: float | None = None
+    set_code: float = 0.0
+    """Per key that is looked for in a set, with the copy of its rows."""
     page_read: float = 0.0
     byte_read: float = 0.0
     index_page_read: float = 0.0
     probe: float = 0.0
     """Per master row, or INLJ's stream tuple, that is looked for among the others."""
+    hash_probe: float = 0.0
+    """On top of it, per master row that is hashed: where R is not read in key order."""
     front_probe: float = 0.0
     """Per stream tuple that the front stage looks up."""
+    front_chunk: float = 0.0
+    """Per chunk of the stream that it looks up, whatever its tuples."""
+    partition_probe: float = 0.0
+    """Per partition that is joined with waiting tuples, whatever its rows."""
     append: float = 0.0
     delete: float = 0.0
     output: float = 0.0

@@ -128,10 +128,10 @@ class CostModel:
         same = float((shares.of_one / max(missed, 1e-12)) ** 2 @ shares.number)
         reads = missed * (1 - same)
         return Operations(
-            **self._read(reads, 0.0, 1),
+            **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
-            front_probes=1.0 if plan.front_rows else 0.0,
+            **self._front_look_up(plan),
             outputs=self._outputs,
             iterations=missed / _TUPLES_PER_STEP,
         )
@@ -152,9 +152,13 @@ class CostModel:
             per_step = front.slots // cycle if plan.front_rows else plan.chunk_tuples
         missed = 1 - front.hits
         reads = missed / per_step
+        probes = reads * self.master.row_count / cycle
         operations = Operations(
-            **self._read(reads, reads * (1 - 1 / cycle), plan.partition_pages),
-            probes=reads * self.master.row_count / cycle,
+            **self._read(reads, plan.partition_pages),
+            sequential_reads=reads * (1 - 1 / cycle),
+            probes=probes,
+            hash_probes=probes,
+            partition_probes=reads,
             **self._tuples(plan, missed),
             iterations=reads,
         )
@@ -179,11 +183,18 @@ class CostModel:
                 state = steady_state(entering, front.slots, round(2 * together), at_once)
         reads = missed * state.reads
         rows = self.master.row_count / self._partitions(plan)
-        pinned_rows = plan.pinned_in_disk_buffer * rows
+        probes = reads * (1 + plan.pinned_in_disk_buffer) * rows
+        in_key_order, read = self.master.layout == "key", self._read(reads, plan.partition_pages)
+        if plan.look_ups:
+            # Rows that nobody waits for are not looked at.
+            probes = missed * self._codes(plan, front, missed, state) if missed else 0.0
+            read |= {"set_reads": reads, "set_bytes": read["bytes_read"], "set_codes": probes}
         operations = Operations(
-            **self._read(reads, 0.0, plan.partition_pages),
-            index_pages_read=reads if self.master.layout == "given" else 0.0,
-            probes=reads * (rows + pinned_rows),
+            **read,
+            index_pages_read=0.0 if in_key_order else reads,
+            probes=probes,
+            hash_probes=0.0 if in_key_order else probes,
+            partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
             **self._tuples(plan, missed),
             iterations=reads / together,
         )
@@ -193,15 +204,20 @@ class CostModel:
         """Partitions that are looked up at once: as many as asked for, or as have room."""
         if not plan.look_ups or not state.reads or not front.slots:
             return 1.0
-        # Codes come throughout their partition's wait, and not all partitions wait to the end.
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
-        codes = self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
-        return max(1.0, min(plan.look_ups, rows * state.reads / max(codes, 1e-12)))
+        codes = max(self._codes(plan, front, missed, state), 1e-12)
+        return max(1.0, min(plan.look_ups, rows * state.reads / codes))
+
+    def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
+        """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
+        # Codes come throughout their partition's wait, and not all partitions wait to the end.
+        return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
         """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""
         operations = Operations(
             probes=self.master.row_count / plan.stream_slots,
+            partition_probes=plan.pinned_partitions / plan.stream_slots,
             **self._tuples(plan, 1.0),
             iterations=1 / plan.stream_slots,
         )
@@ -214,19 +230,24 @@ class CostModel:
     def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
         """What is done for each stream tuple, or for each that misses."""
         return {
-            "front_probes": 1.0 if plan.front_rows else 0.0,
+            **self._front_look_up(plan),
             "appends": missed,
             "deletes": missed,
             "outputs": self._outputs,
         }
 
-    def _read(self, reads: float, sequential: float, partition_pages: int) -> dict[str, float]:
+    def _front_look_up(self, plan: JoinPlan) -> dict[str, float]:
+        """Every stream tuple meets the front stage first, a chunk of them at a time."""
+        if not plan.front_rows:
+            return {}
+        return {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
+
+    def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""
         pages = self.master.page_count / -(-self.master.page_count // partition_pages)
         stored = float(self.master.pages.length.sum()) / max(self.master.page_count, 1)
         return {
             "partitions_read": reads,
-            "sequential_reads": sequential,
             "pages_read": reads * pages,
             # A direct read begins and ends at a multiple of the alignment.
             "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),

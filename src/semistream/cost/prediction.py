@@ -17,11 +17,17 @@ class Operations:
 
     partitions_read: float = 0.0
     sequential_reads: float = 0.0
+    set_reads: float = 0.0
+    set_bytes: float = 0.0
+    set_codes: float = 0.0
     pages_read: float = 0.0
     bytes_read: float = 0.0
     index_pages_read: float = 0.0
     probes: float = 0.0
+    hash_probes: float = 0.0
     front_probes: float = 0.0
+    front_chunks: float = 0.0
+    partition_probes: float = 0.0
     appends: float = 0.0
     deletes: float = 0.0
     outputs: float = 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -53,17 +53,23 @@ def _priced(setting: Setting) -> Result:
     clock = PricedClock(setting.priced_by.prices(setting.algorithm))
     if setting.shed_to_network:
         clock = PricedClock(replace(clock.factors, shed=0.0))
-    if setting.growth == 1.0:
-        return _run_once(setting, sized_engine(setting, master_of(setting), clock))
-    before = _run_once(setting, sized_engine(setting, master_of(setting), clock))
-    grown = setting.with_(rows=round(setting.rows * setting.growth))
-    after = _run_once(grown, sized_engine(grown, master_of(grown), clock), warm=False)
-    return after | {"before": before}
+    return _run_grown(setting, lambda one: sized_engine(one, master_of(one), clock))
 
 
 def _measured(setting: Setting, folder: Path) -> Result:
-    master = stored_master(setting, folder)
-    return _run_once(setting, sized_engine(setting, master, time.perf_counter, io="direct"))
+    def made(one: Setting) -> Engine:
+        return sized_engine(one, stored_master(one, folder), time.perf_counter, io="direct")
+
+    return _run_grown(setting, made)
+
+
+def _run_grown(setting: Setting, made: Callable[[Setting], Engine]) -> Result:
+    """Run a setting, and once more, from a cold start, if R is to grow."""
+    before = _run_once(setting, made(setting))
+    if setting.growth == 1.0:
+        return before
+    grown = setting.with_(rows=round(setting.rows * setting.growth))
+    return _run_once(grown, made(grown), warm=False) | {"before": before}
 
 
 def _run_once(setting: Setting, engine: Engine, warm: bool = True) -> Result:

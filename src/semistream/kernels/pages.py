@@ -22,10 +22,10 @@ from semistream.kernels.queue import Links
 from semistream.kernels.reading import PageList, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
-GRANULES, ROWS, DONE, PAGES, STRETCHES, PROBES, BYTES = range(7)
+GRANULES, ROWS, DONE, PAGES, STRETCHES, BYTES = range(6)
 """What `Found.used` counts: granules and rows of memory, codes that are done; pages of the run
-under way; stretches and bytes that were read, and rows of the pages among them."""
-USED: Final = 7
+under way; stretches and bytes that were read."""
+USED: Final = 6
 
 _PREFIX = 8
 _MESSAGE_HEADER, _BATCH_ROWS, _BATCH_NODES, _BATCH_BUFFERS = 2, 0, 1, 2
@@ -283,7 +283,6 @@ def find_rows(
                 return i
             page_rows[used[PAGES]] = rows
             used[PAGES] += 1
-            used[PROBES] += rows
         used[STRETCHES] = i + 1
         if i + 1 == len(stretches) or stretches[i + 1].run != stretch.run:
             first = found.ends[stretch.run - 1] if stretch.run else 0

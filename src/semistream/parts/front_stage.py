@@ -192,6 +192,7 @@ class FrontStage:
                 self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
                 yield self._stream.nothing
         self._recorder.front_probes += count
+        self._recorder.front_chunks += 1
         self._looked_up += count
         hits = count - int(np.count_nonzero(missed))
         self._recorder.front_hits += hits

@@ -24,7 +24,7 @@ from semistream.budget import Grant
 from semistream.errors import InternalError
 from semistream.kernels import CANDIDATE
 from semistream.kernels import pages as kernels
-from semistream.kernels.pages import BYTES, DONE, PROBES, STRETCHES, USED, Found, Layout, Ranges
+from semistream.kernels.pages import BYTES, DONE, STRETCHES, USED, Found, Layout, Ranges
 from semistream.kernels.reading import STRETCH
 from semistream.kernels.rows import FIELD, GRANULE
 from semistream.metrics import Recorder
@@ -258,13 +258,16 @@ class LookUps:
 
     def _count(self, found: FoundRows) -> None:
         pages = int((found.read["stop"] - found.read["first"]).sum())
-        read, probes = (int(found.found.used[each]) for each in (BYTES, PROBES))
+        read = int(found.found.used[BYTES])
         self._reader.count(len(found.read), pages, read)
         runs = np.count_nonzero(np.diff(found.read["run"], prepend=-1))
         self._recorder.partitions_read += int(runs)
+        self._recorder.set_reads += int(runs)
         self._recorder.pages_read += pages
         self._recorder.bytes_read += read
-        self._recorder.probes += probes
+        self._recorder.set_bytes += read
+        self._recorder.set_codes += len(found.codes)
+        self._recorder.probes += len(found.codes)
 
     def _read(self, wanted: FoundRows) -> None:
         """Read the pages of all runs and keep the rows of the wanted codes."""

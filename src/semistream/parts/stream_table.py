@@ -129,6 +129,7 @@ class StreamTable:
             return
         cursor = np.array([start, NONE], np.int64)
         self._recorder.probes += stop - start
+        self._recorder.hash_probes += stop - start
         while cursor[0] < stop:
             found = kernels.probe(
                 self.chains, 0, self._bits, codes, stop, cursor, slots, rows, mark

@@ -59,6 +59,7 @@ class Prober:
     def probe(self, partition: Partition, region: int, start: int, stop: int) -> Batches:
         """Output r ⋈ H for rows start..stop of the partition; marks the tuples that matched."""
         output = self._output
+        self._recorder.partition_probes += 1
         slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
         for count in self._table.pairs(region, partition.codes, start, stop, slots, rows, exact):
             if self._observer is not None:
@@ -70,6 +71,7 @@ class Prober:
     def probe_found(self, found: FoundRows) -> Batches:
         """Output r ⋈ H for rows that were found; marks the tuples that matched."""
         output = self._output
+        self._recorder.partition_probes += 1
         slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
         for count in self._table.found_pairs(found, slots, rows, exact):
             for begin, end in output.cuts(count, partial(found.sizes, rows[:count])):
@@ -184,8 +186,9 @@ class WaitingTuples:
         region = partition.number
         yield from self._prober.probe(partition, region, partition.start, partition.stop)
         if wanted is not None:
-            first, last = partition.partial_rows(wanted)
-            yield from self._prober.probe(partition, self.table.region(wanted), first, last)
+            first, behind = partition.partial_rows(wanted)
+            if first < behind:
+                yield from self._prober.probe(partition, self.table.region(wanted), first, behind)
         if self.table.clustered:
             span = (np.array([at], np.int64) for at in (region, partition.low, partition.high))
             settled = self.table.remove_ranges(*span)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.cost import CostFactors
 from semistream.cost.empirical import steady_run
+from semistream.cost.factors import factors_path, shipped_factors
 from semistream.cost.prediction import Operations
 from semistream.workload import ZipfKeys, products, sales
 from semistream.workload.zipf import scattered
@@ -31,6 +35,18 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.MasterTabl
         "key": ss.MasterTable.from_arrow(table, folder / "key", **options),
         "given": ss.MasterTable.from_arrow(by_rank, folder / "given", layout="given", **options),
     }
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CostFactors:
+    """The factors of a machine where a read takes 5 ms, as if they had been measured."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    reads = dict.fromkeys(("partition_read", "sequential_read", "set_read"), 5e-3)
+    factors = replace(shipped_factors().factors, **reads)
+    path = factors_path("buffered")
+    path.parent.mkdir()
+    path.write_text(json.dumps({"source": "a slow disk", "factors": asdict(factors)}))
+    return factors
 
 
 Stream = Callable[..., Iterator[pa.RecordBatch]]

@@ -31,6 +31,7 @@ def chosen(master: ss.MasterTable, batches: list[pa.RecordBatch], share: float) 
     return engine.plan
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_skewed_stream_gets_a_front_stage_and_a_uniform_one_does_not(
     masters: Masters, stream: Any
 ) -> None:

@@ -30,6 +30,7 @@ def drifting(stream: Any, *parts: tuple[float, int]) -> list[pa.RecordBatch]:
     return numbered.to_batches(max_chunksize=2_500)
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_stream_that_drifts_is_followed(masters: Masters, stream: Any) -> None:
     master = masters["key"]
     memory = int(master.pages.length.sum() * 0.2)
@@ -60,6 +61,16 @@ def test_a_stream_that_drifts_is_followed(masters: Masters, stream: Any) -> None
     assert metrics.arrived == metrics.joined == 150_000
     assert metrics.peak_memory <= memory
     tuned.close()
+
+
+def test_a_master_that_fits_is_kept_in_memory(masters: Masters, stream: Any) -> None:
+    master = masters["key"]
+    tuned = ss.TunedEngine(master, on="product_id", memory="64MB", check_every=10_000)
+    joined = sum(batch.num_rows for batch in tuned.run(stream(0.5, 40_000, 2_500)))
+    assert joined == 40_000
+    (plan,) = tuned.plans
+    assert plan.pinned_partitions * plan.partition_pages >= master.page_count
+    assert tuned.metrics().front_hits == 40_000
 
 
 def test_a_steady_stream_keeps_its_plan(masters: Masters, stream: Any) -> None:

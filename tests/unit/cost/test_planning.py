@@ -66,8 +66,10 @@ def test_the_least_memory_for_a_rate_gives_that_rate_and_less_does_not(masters: 
     assert some.best("chybridjoin", int(least.plan.memory * 0.95)).rate < wanted
 
 
-def test_auto_takes_the_fastest_and_says_what_the_others_give(masters: Masters) -> None:
-    plan = ss.plan(masters["key"], memory=300_000, skew=1.0)
+def test_auto_takes_the_fastest_and_says_what_the_others_give(
+    masters: Masters, slow_disk: CostFactors
+) -> None:
+    plan = ss.plan(masters["key"], memory=300_000, skew=1.0, factors=slow_disk)
     assert plan.expected is not None
     rates = [rate for _, rate in plan.expected.rivals]
     assert rates == sorted(rates, reverse=True)

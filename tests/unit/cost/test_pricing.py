@@ -22,7 +22,11 @@ COUNTERS = {
     "byte_read": "bytes_read",
     "index_page_read": "index_pages_read",
     "probe": "probes",
+    "hash_probe": "hash_probes",
+    "set_code": "set_codes",
     "front_probe": "front_probes",
+    "front_chunk": "front_chunks",
+    "partition_probe": "partition_probes",
     "append": "appends",
     "delete": "deletes",
     "output": "outputs",
@@ -43,7 +47,7 @@ def test_every_factor_prices_its_counter(factor: str, counter: str) -> None:
 
 def test_no_factor_is_forgotten() -> None:
     names = {field.name for field in fields(CostFactors)}
-    assert names == {*COUNTERS, "sequential_read"}
+    assert names == {*COUNTERS, "sequential_read", "set_read", "set_byte"}
     assert names == set(priced_parts(Recorder(lambda: 0.0), CostFactors()))
 
 
@@ -53,10 +57,17 @@ def test_a_sequential_read_has_its_own_price() -> None:
     assert priced_seconds(recorder, CostFactors(partition_read=1.0)) == 10.0
 
 
+def test_reads_of_a_set_have_their_own_price() -> None:
+    recorder = Recorder(lambda: 0.0, partitions_read=10, set_reads=4, bytes_read=100, set_bytes=20)
+    factors = CostFactors(partition_read=1.0, set_read=0.5, byte_read=0.1, set_byte=0.05)
+    assert priced_seconds(recorder, factors) == pytest.approx(6 + 2 + 8 + 1)
+    assert priced_seconds(recorder, CostFactors(partition_read=1.0, byte_read=0.1)) == 20.0
+
+
 def test_the_shipped_factors_say_where_they_come_from() -> None:
     shipped = shipped_factors()
     assert shipped.source
-    assert shipped.factors.partition_read > (shipped.factors.sequential_read or 0) > 0
+    assert shipped.factors.partition_read > (shipped.factors.set_read or 0) > 0
 
 
 def test_bad_factors_are_refused() -> None:
