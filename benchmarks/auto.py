@@ -5,13 +5,13 @@
 
 The grid: R of 0.5, 2 and 8 million rows of 120 bytes; memory of 1, 5 and 10 % of R; Zipf exponents
 0, 0.5 and 1; frequent keys scattered over R, or in front. In every cell each algorithm gets its
-tuned sizes and runs on a synthetic relation until it is warm; from there on its operations are
-counted and priced with the shipped cost factors, so machine and load make no difference. Those that
+tuned sizes and runs until it is warm; from there on its operations are counted and priced with the
+shipped cost factors, so machine and load make no difference. Those that
 the model has below 80 % of the best (60 % by the clock) are not run: it would have to be wrong by
 as much. Auto is the one that the model has first.
 
-`--measured` runs twelve cells on real files by the clock instead, with the factors of `semistream
-tune --calibrate --io direct`. Cells that are in the results already are passed over; each adds its
+`--measured` runs twelve cells by the clock instead, with the factors of `semistream tune
+--calibrate --io direct`. Cells that are in the results already are passed over; each adds its
 line to benchmarks/results/auto.jsonl.
 """
 
@@ -38,7 +38,6 @@ from semistream.cost.prediction import Prediction
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.tuner import Tuner
 from semistream.parts.join_shape import JoinShape
-from semistream.relation.synthetic import SyntheticMaster
 from semistream.workload import ZipfKeys
 from semistream.workload.zipf import scattered
 
@@ -96,6 +95,17 @@ def stream(cell: Cell, tuples: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"key": ranks, "rest": rest})
 
 
+_made: dict[Cell, list[pa.RecordBatch]] = {}
+
+
+def made(cell: Cell, batches: int) -> list[pa.RecordBatch]:
+    """The first batches of a stream, in memory; those of one cell are kept."""
+    if len(_made.get(cell, ())) < batches:
+        _made.clear()
+        _made[cell] = list(stream(cell, batches * BATCH))
+    return _made[cell][:batches]
+
+
 def tuner(cell: Cell, master: ss.MasterTable, io: str) -> Tuner:
     """The tuner of a cell."""
     sample = next(stream(cell, BATCH))
@@ -122,11 +132,8 @@ def run(cell: Cell, master: ss.MasterTable, prediction: Prediction, io: str) -> 
         io=io,
         **prediction.options,
     )
-    arriving = stream(cell, batches * BATCH)
-    if io == "direct":
-        # What it takes to make a stream is not the join's time.
-        arriving = iter(list(arriving))
-    operations, measured = steady_run(engine, arriving, warm)
+    # What it takes to make a stream is not the join's time.
+    operations, measured = steady_run(engine, made(cell, batches), warm)
     return 1 / priced_seconds(operations, prediction.factors), measured
 
 
@@ -191,8 +198,8 @@ def note(line: dict[str, Any]) -> None:
         file.write(json.dumps(line | {"machine": machine(ss.__version__)}) + "\n")
 
 
-def measure(cells: list[Cell]) -> None:
-    """Run cells on real files, by the clock."""
+def run_all(cells: list[Cell], io: str) -> None:
+    """Run cells on real files: buffered to be priced, directly for the clock."""
     for rows, same in groupby(cells, key=lambda cell: cell.rows):
         with tempfile.TemporaryDirectory() as folder:
             payload = pa.array(np.zeros(rows, f"S{ROW_BYTES - 8}"), pa.binary(ROW_BYTES - 8))
@@ -200,7 +207,7 @@ def measure(cells: list[Cell]) -> None:
             master = ss.MasterTable.from_arrow(table, Path(folder) / "m", key="key")
             del table, payload
             for cell in same:
-                note(results(cell, master, "direct"))
+                note(results(cell, master, io))
 
 
 def markdown(lines: list[dict[str, Any]]) -> str:
@@ -222,18 +229,17 @@ def main() -> None:
     """Run and write, or print what was written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cells", default=f"0-{len(GRID) - 1}", help="numbers of cells, as 0-8")
-    parser.add_argument("--measured", action="store_true", help="by the clock, on real files")
+    parser.add_argument("--measured", action="store_true", help="by the clock")
     parser.add_argument("--table", action="store_true", help="print the table of the last run")
     args = parser.parse_args()
     if args.table:
         print(markdown(known()))
         return
     if args.measured:
-        measure(fresh(MEASURED, "measured"))
+        run_all(fresh(MEASURED, "measured"), "direct")
         return
     first, last = (int(number) for number in args.cells.split("-"))
-    for cell in fresh(GRID[first : last + 1], "priced"):
-        note(results(cell, SyntheticMaster(cell.rows, ROW_BYTES), "buffered"))
+    run_all(fresh(GRID[first : last + 1], "priced"), "buffered")
 
 
 if __name__ == "__main__":

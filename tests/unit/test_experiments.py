@@ -24,6 +24,7 @@ from semistream.experiments.reproduce import Drawn, Reproduction
 from semistream.experiments.results import ResultFile
 from semistream.experiments.runner import run
 from semistream.experiments.setting import Setting, scaled
+from semistream.relation import MasterTable
 from semistream.workload import ZipfKeys
 
 WANTED = {
@@ -125,6 +126,20 @@ def test_a_measured_run_is_repeated_on_a_real_master(tmp_path):
     assert result["counters"] == run(setting)["counters"] | {
         "bytes_read": result["counters"]["bytes_read"]
     }
+
+
+def test_a_measured_run_looks_single_rows_up_in_small_pages(tmp_path):
+    setting = replace(SMALL, algorithm="inlj", scatter=True)
+    assert run(setting, "measured", tmp_path)["rate"] > 0
+    (path,) = tmp_path.glob("*.master")
+    assert MasterTable.open(path).pages.max_length <= 4096
+
+
+def test_a_measured_run_goes_on_with_a_larger_relation(tmp_path):
+    setting = replace(SMALL, algorithm="cmeshjoin", growth=2.0)
+    result = run(setting, "measured", tmp_path)
+    assert result["sizes"]["rows"] == 2 * result["before"]["sizes"]["rows"]
+    assert result["timeline"]
 
 
 def test_results_are_found_again_and_half_a_line_is_left_out(tmp_path):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from semistream.experiments.setting import Setting
 from semistream.relation import MasterTable
+from semistream.relation.frame import ALIGNMENT
 from semistream.relation.page_file import rows_per_page
 from semistream.relation.synthetic import SyntheticMaster, synthetic_schema
 from semistream.workload import KeyedTuples, LocalKeys, StationKeys, master_rows, zipf_rows
@@ -49,13 +50,13 @@ def master_of(setting: Setting, page_bytes: int = 0) -> SyntheticMaster:
 
 def stored_master(setting: Setting, folder: Path, most_collected: int = _MOST) -> MasterTable:
     """R on this machine's disk, built once for all settings that share it; a large one by Spark."""
-    parts = (setting.run_rows, setting.row_bytes, page_bytes_of(setting), setting.rows_per_key)
+    page_bytes, rule = max(page_bytes_of(setting), ALIGNMENT), _key_rule(setting)
+    parts = (setting.run_rows, setting.row_bytes, page_bytes, setting.rows_per_key)
     skew = setting.relation_exponent
     name = "-".join(map(str, parts)) + ("" if skew is None else f"-{skew:g}") + f"-{setting.stream}"
     path = folder / f"{name}.master"
     if path.exists():
         return MasterTable.open(path)
-    page_bytes, rule = page_bytes_of(setting), _key_rule(setting)
     if setting.run_rows > most_collected:
         frame = _spark_rows(setting.run_rows, rule, setting.row_bytes)
         return MasterTable.build(frame, path, key="key", page_bytes=page_bytes)

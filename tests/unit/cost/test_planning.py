@@ -12,6 +12,7 @@ import pytest
 
 import semistream as ss
 from semistream.cost import CostFactors
+from semistream.cost.empirical import measure_grid, zipf_stream
 from semistream.cost.factors import factors_path, known_factors, shipped_factors
 from semistream.cost.model import CostModel
 from semistream.cost.skew_estimate import estimate_skew
@@ -55,6 +56,21 @@ def test_no_point_of_a_grid_is_better_than_what_is_tuned(
         found = some.tried(algorithm, memory, dict(zip(grid, values, strict=True)))
         if found is not None and not found.shrinks:
             assert found.rate <= best.rate * 1.02, found.options
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ss.ALGORITHMS if "inlj" not in name])
+def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
+    masters: Masters, algorithm: str
+) -> None:
+    """Run, counted and priced: the tuned sizes, and half and twice of each of them."""
+    master = masters["key"]
+    batches = zipf_stream(master, 1.0, 120_000, by_frequency=False)
+    shape = JoinShape(batches[0].schema, master, "product_id", "inner", None)
+    some = Tuner(CostModel(master, shape, batches[0], ss.Skew(1.0), FACTORS))
+    memory = int(master.pages.length.sum() * 0.25)
+    tuned, *around = measure_grid(some, algorithm, memory, batches, "buffered")
+    assert around
+    assert tuned.priced >= 0.98 * max(point.priced for point in around)
 
 
 def test_the_least_memory_for_a_rate_gives_that_rate_and_less_does_not(masters: Masters) -> None:
