@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Final
 
 from semistream.experiments.claim import Claim, Figures, Verdict, verdict
@@ -16,9 +17,10 @@ CLAIMS: Final[tuple[Claim, ...]] = (*MESH_CLAIMS, *HYBRID_CLAIMS, *CACHED_CLAIMS
 
 
 def verdicts(figures: Figures, smoke: bool = False) -> list[Verdict]:
-    """The verdicts on all claims whose figures are there."""
+    """The verdicts on all claims whose figures are there, and say something."""
     known = [claim for claim in CLAIMS if all(name in figures for name in claim.figures)]
-    return [verdict(claim, figures) for claim in known if claim.in_smoke or not smoke]
+    found = [verdict(claim, figures) for claim in known if claim.in_smoke or not smoke]
+    return [one for one in found if not isnan(one.ours)]
 
 
 def numbers(figures: Figures) -> dict[str, float]:

@@ -67,7 +67,10 @@ def best_x(name: str, series: str) -> Reading:
 
 
 def deviation(name: str) -> Reading:
-    """How far model and run lie apart, in percent, on average over all points of a figure."""
+    """How far model and run lie apart, in percent, on average over all points of a figure.
+
+    Not a number where runs were measured: the papers' models have the prices of their machines.
+    """
 
     def reading(figures: Figures) -> float:
         lines = figures[name].lines
@@ -77,7 +80,7 @@ def deviation(name: str) -> Reading:
             if f"{label}, model" in lines
             for (_, run), (_, model) in zip(points, lines[f"{label}, model"], strict=True)
         ]
-        return float(100 * np.mean(apart))
+        return float(100 * np.mean(apart)) if apart else float("nan")
 
     return reading
 
