@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test recovery lint format bench clean
+.PHONY: help demo test figures recovery lint format bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +12,11 @@ help: ## List the targets
 demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
 
-test: lint ## Lint, then run every test but those of recovery
-	$(BIN)/python -m pytest -n 2 --ignore=tests/recovery
+test: lint ## Lint, then run every test but those of figures and recovery
+	$(BIN)/python -m pytest -n 2 --ignore=tests/figures --ignore=tests/recovery
+
+figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the claims' directions
+	$(BIN)/python -m pytest tests/figures
 
 recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
 	$(BIN)/python -m pytest tests/recovery
