@@ -6,9 +6,9 @@
 The grid: R of 0.5, 2 and 8 million rows of 120 bytes; memory of 1, 5 and 10 % of R; Zipf exponents
 0, 0.5 and 1; frequent keys scattered over R, or in front. In every cell each algorithm gets its
 tuned sizes and runs until it is warm; from there on its operations are counted and priced with the
-shipped cost factors, so machine and load make no difference. Those that
-the model has below 80 % of the best (60 % by the clock) are not run: it would have to be wrong by
-as much. Auto is the one that the model has first.
+shipped cost factors, so machine and load make no difference. Those that the model has below 80 % of
+the best (60 % by the clock) are not run: it would have to be wrong by as much. Auto is the one that
+the model has first.
 
 `--measured` runs twelve cells by the clock instead, with the factors of `semistream tune
 --calibrate --io direct`. Cells that are in the results already are passed over; each adds its

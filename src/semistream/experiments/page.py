@@ -32,7 +32,8 @@ _READING: Final = (
     "tenth of what it took the papers or less, so what saves reads saves less of the time. Sizes "
     "are the papers' too: 543 rows a partition suit their MySQL, but a step of HYBRIDJOIN takes "
     "0.9 ms here, and MESHJOIN, with partitions ten times as large, takes fewer steps. With sizes "
-    "tuned for this machine HYBRIDJOIN is ahead of it (docs/cost-model.md).",
+    "tuned for this machine HYBRIDJOIN is ahead of it (benchmarks/results/auto.jsonl). Other work "
+    "went on beside many of these runs, so that ratios near 1 say little.",
     '- A reason that begins with "Supposed", or says so, was not tested by a run.',
 )
 
