@@ -68,6 +68,7 @@ def test_the_shipped_factors_say_where_they_come_from() -> None:
     shipped = shipped_factors()
     assert shipped.source
     assert shipped.factors.partition_read > (shipped.factors.set_read or 0) > 0
+    assert shipped.factors.sequential_read
 
 
 def test_bad_factors_are_refused() -> None:
