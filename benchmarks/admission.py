@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
                 options = {} if rule == NO_RULE else {"admission": rule}
                 algorithm = "hybridjoin" if rule == NO_RULE else "chybridjoin"
                 engine = ss.engine(
-                    algorithm,
                     master,
+                    algorithm=algorithm,
                     on="product_id",
                     memory=int(size * args.share),
                     **options,

@@ -125,8 +125,8 @@ def run(cell: Cell, master: ss.MasterTable, prediction: Prediction, io: str) -> 
     counted = COUNTED if io == "buffered" else TIMED
     warm, batches = (-(-times * filling // BATCH) for times in (WARM, WARM + counted))
     engine = ss.engine(
-        prediction.plan.algorithm,
         master,
+        algorithm=prediction.plan.algorithm,
         on="key",
         memory=prediction.plan.memory,
         io=io,

@@ -105,7 +105,7 @@ def run(
         tuples = 2 * BATCH if algorithm == "inlj" else 4 * BATCH
     warm = -(-tuples // BATCH) // 3
     batches = list(sales(tuples, ZipfKeys(rows, exponent, SEED), rows, batch_rows=BATCH))
-    engine = ss.engine(algorithm, master, on="product_id", memory=memory, io=io)
+    engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=memory, io=io)
     return steady_run(engine, batches, warm)
 
 

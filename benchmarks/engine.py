@@ -81,9 +81,9 @@ def main() -> None:
         del table
         ways["in memory"] = lambda: memory.run(stream)
         sizes = {"on": "product_id", "memory": budget, "io": args.io}
-        engines = {name: ss.engine(name, master, **sizes) for name in args.algorithms}
+        engines = {name: ss.engine(master, algorithm=name, **sizes) for name in args.algorithms}
         if "hybridjoin" in engines:
-            engines[ONE_BY_ONE] = ss.engine("hybridjoin", master, look_ups=0, **sizes)
+            engines[ONE_BY_ONE] = ss.engine(master, algorithm="hybridjoin", look_ups=0, **sizes)
         for name, engine in engines.items():
             ways[name] = partial(engine.run, stream)
         report(ways, engines, args, size, budget)

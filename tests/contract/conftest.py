@@ -48,7 +48,9 @@ class Contract:
 
     def engine(self, master: ss.MasterTable, **arguments: Any) -> ss.Engine:
         defaults: dict[str, Any] = {"on": list(master.key), "how": "left", "memory": "512KB"}
-        return ss.engine(self.algorithm, master, clock=ManualClock(), **(defaults | arguments))
+        return ss.engine(
+            master, algorithm=self.algorithm, clock=ManualClock(), **(defaults | arguments)
+        )
 
     def least(
         self, master: ss.MasterTable, stream: Iterable[pa.RecordBatch], **arguments: Any

@@ -47,7 +47,13 @@ def pages_read(
         # One look-up at a time, as the paper has it.
         options = {"look_ups": 0} | options
     engine = ss.engine(
-        algorithm, master, on="id", how="left", memory="1MB", clock=ManualClock(), **options
+        master,
+        algorithm=algorithm,
+        on="id",
+        how="left",
+        memory="1MB",
+        clock=ManualClock(),
+        **options,
     )
     with PageReads() as reads:
         found = checked_run(engine, stream)

@@ -255,7 +255,13 @@ def test_waiting_time_is_that_in_the_stream_buffer(contract: Any) -> None:
     master = contract.master(products())
     options = contract.few_slots(master, 4)
     engine = ss.engine(
-        contract.algorithm, master, on="id", how="left", memory="512KB", clock=clock, **options
+        master,
+        algorithm=contract.algorithm,
+        on="id",
+        how="left",
+        memory="512KB",
+        clock=clock,
+        **options,
     )
     checked_run(engine, [batch_of(0, 200)])
     metrics = engine.metrics()

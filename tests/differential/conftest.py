@@ -202,8 +202,8 @@ class RandomJoin:
         if self.setting.budget != "large":
             memory = self._least(algorithm, master) * (1 if self.setting.budget == "least" else 2)
         return ss.engine(
-            algorithm,
             master,
+            algorithm=algorithm,
             on=self.names,
             how=self.setting.how,
             memory=memory,
@@ -211,7 +211,9 @@ class RandomJoin:
         )
 
     def _least(self, algorithm: str, master: ss.MasterTable) -> int:
-        engine = ss.engine(algorithm, master, on=self.names, how=self.setting.how, memory=1)
+        engine = ss.engine(
+            master, algorithm=algorithm, on=self.names, how=self.setting.how, memory=1
+        )
         with pytest.raises(BudgetError, match=_LEAST) as caught:
             list(engine.run(self.stream))
         found = _LEAST.search(str(caught.value))

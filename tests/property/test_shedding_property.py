@@ -79,7 +79,9 @@ def test_every_tuple_is_joined_once(
         sale += size
     clock = PricedClock(CostFactors(page_read=0.005, iteration=0.001))
     sizes = {"stream_slots": slots, "partition_pages": 1}
-    engine = ss.engine(algorithm, master, on="id", how="left", memory="1MB", clock=clock, **sizes)
+    engine = ss.engine(
+        master, algorithm=algorithm, on="id", how="left", memory="1MB", clock=clock, **sizes
+    )
     with tempfile.TemporaryDirectory() as folder:
         shedding = Shedding(
             strategy,
@@ -195,7 +197,9 @@ def test_a_crash_at_any_step_leaves_what_is_shed_and_not_joined(
     def engine() -> ss.Engine:
         clock = PricedClock(CostFactors(page_read=0.005))
         sizes = {"stream_slots": 30, "partition_pages": 1}
-        return ss.engine("hybridjoin", master, on="id", memory="1MB", clock=clock, **sizes)
+        return ss.engine(
+            master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock, **sizes
+        )
 
     place = Path(tempfile.mkdtemp())
     left: list[int] = []

@@ -201,7 +201,7 @@ def test_a_join_with_an_updated_master_is_exact(
     stream = stream.select(names).append_column("at", pa.array(range(2000)))
     expected = oracle_join(stream, table_of(script.all_rows(), kind), on=names, how="left")
     for memory, io in (("300kB", "buffered"), ("4MB", direct_if_possible(master))):
-        engine = ss.engine(algorithm, master, on=names, how="left", memory=memory, io=io)
+        engine = ss.engine(master, algorithm=algorithm, on=names, how="left", memory=memory, io=io)
         assert_same_rows(checked_run(engine, stream.to_batches(500)), expected.rows)
 
 

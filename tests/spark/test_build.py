@@ -153,7 +153,7 @@ def test_a_layout_by_a_column(
     stream = data.select(KEYS[kind]).slice(0, 900).append_column("at", pa.array(range(900)))
     if shards == 1:
         for algorithm in ("hybridjoin", "xhybridjoin", "inlj"):
-            join = ss.engine(algorithm, master, on=KEYS[kind], how="left", memory="1MB")
+            join = ss.engine(master, algorithm=algorithm, on=KEYS[kind], how="left", memory="1MB")
             expected = oracle_join(stream, data, on=KEYS[kind], how="left")
             assert_same_rows(checked_run(join, stream.to_batches(200)), expected.rows)
 
@@ -197,7 +197,7 @@ def test_joins_with_a_master_in_many_files(
     stream = data.select(["id"]).append_column("at", pa.array(range(5000)))
     expected = oracle_join(stream, data, on="id", how="left")
     for algorithm in ("meshjoin", "chybridjoin"):
-        join = ss.engine(algorithm, master, on="id", how="left", memory="2MB")
+        join = ss.engine(master, algorithm=algorithm, on="id", how="left", memory="2MB")
         assert_same_rows(checked_run(join, stream.to_batches(1000)), expected.rows)
     newer = master.upsert(data.slice(0, 200)).delete([1, 2, 3]).compact()
     assert len(newer.manifest.page_files) == 1
@@ -208,7 +208,9 @@ def test_joins_with_a_master_in_many_files(
     found: list[Any] = []
     for number in range(2):
         mine = stream.filter(pa.array(owner == number))
-        join = ss.engine("chybridjoin", part.shard(number), on="id", how="left", memory="2MB")
+        join = ss.engine(
+            part.shard(number), algorithm="chybridjoin", on="id", how="left", memory="2MB"
+        )
         found += checked_run(join, mine.to_batches(1000))
     assert_same_rows(found, expected.rows)
 

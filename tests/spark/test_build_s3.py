@@ -51,7 +51,7 @@ def test_a_build_on_s3(spark: SparkSession, folder: str, tmp_path: Path) -> None
     expected = [row for row in data.to_pylist() if row["id"] not in ("key 3", "key 5")]
     changed = pa.Table.from_pylist([*expected, {"id": "key 3", "n": -1}, {"id": "new", "n": -2}])
     stream = pa.record_batch({"id": [f"key {i}" for i in range(710)] + ["new"], "at": range(711)})
-    join = ss.engine("chybridjoin", newer, on="id", how="left", memory="2MB")
+    join = ss.engine(newer, algorithm="chybridjoin", on="id", how="left", memory="2MB")
     assert_same_rows(
         checked_run(join, [stream]), oracle_join(stream, changed, on="id", how="left").rows
     )

@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 
 def run(root: Path, stream: Any = SALES, algorithm: str = "hybridjoin", **arguments: Any) -> None:
     chosen: dict[str, Any] = {"on": "id", "memory": "1MB"} | arguments
-    engine = ss.engine(algorithm, ss.MasterTable.open(root), **chosen)
+    engine = ss.engine(ss.MasterTable.open(root), algorithm=algorithm, **chosen)
     list(engine.run(stream if isinstance(stream, list) else [stream]))
 
 
@@ -281,7 +281,7 @@ def test_a_corrupt_page_names_file_and_page_and_stops_the_join(
     page = master.page_count - 2
     mend = flip_a_byte(root, page)
     stream = [pa.record_batch({"id": np.arange(n, 1000, 10)}) for n in range(10)]
-    engine = ss.engine(algorithm, master, on="id", how="left", memory="96KB")
+    engine = ss.engine(master, algorithm=algorithm, on="id", how="left", memory="96KB")
     expected = oracle_join(stream, PRODUCTS, on="id", how="left").rows
     found: list[pa.RecordBatch] = []
     with pytest.raises(CorruptPageError, match=rf"Page {page} of .*pages\.arrow") as caught:
@@ -309,7 +309,7 @@ def test_a_corrupt_index_page_names_its_file(tmp_path: Path, algorithm: str) -> 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
-    engine = ss.engine(algorithm, master, on="id", memory="96KB")
+    engine = ss.engine(master, algorithm=algorithm, on="id", memory="96KB")
     stream = [pa.record_batch({"id": np.arange(1000)})]
     with pytest.raises(CorruptPageError, match=r"locator\.arrow") as caught:
         list(engine.run(stream))
@@ -321,7 +321,7 @@ def test_page_files_that_vanish_are_named(root: Path) -> None:
     (path,) = (root / "data").glob("*.pages.arrow")
     path.unlink()
     with pytest.raises(MasterFormatError, match=r"pages\.arrow is missing") as caught:
-        list(ss.engine("inlj", master, on="id", memory="1MB").run([SALES]))
+        list(ss.engine(master, algorithm="inlj", on="id", memory="1MB").run([SALES]))
     assert ADVICE.search(str(caught.value))
     with pytest.raises(MasterFormatError, match=r"pages\.arrow is missing"):
         ss.MasterTable.open(root)
@@ -333,7 +333,7 @@ def test_an_error_of_the_source_comes_through_unchanged(root: Path, algorithm: s
         yield SALES
         raise TimeoutError("the broker does not answer")
 
-    engine = ss.engine(algorithm, ss.MasterTable.open(root), on="id", memory="1MB")
+    engine = ss.engine(ss.MasterTable.open(root), algorithm=algorithm, on="id", memory="1MB")
     with pytest.raises(TimeoutError, match="the broker does not answer"):
         list(engine.run(source()))
 
@@ -344,12 +344,12 @@ def test_errors_of_arguments_come_before_the_stream_is_touched(root: Path, on: A
     master = ss.MasterTable.open(root)
     for bad in ({"how": "outer"}, {"io": "mmap"}, {"memory": "much"}, {"stream_slots": 0}):
         with pytest.raises(OptionError):
-            ss.engine("hybridjoin", master, **({"on": on, "memory": "1MB"} | bad))
+            ss.engine(master, algorithm="hybridjoin", **({"on": on, "memory": "1MB"} | bad))
     with pytest.raises(KeyColumnError):
-        ss.engine("hybridjoin", master, on="nothing", memory="1MB")
+        ss.engine(master, algorithm="hybridjoin", on="nothing", memory="1MB")
 
 
 def test_the_engine_says_what_it_is(root: Path) -> None:
-    engine = ss.engine("meshjoin", ss.MasterTable.open(root), on="id", memory="1MB")
+    engine = ss.engine(ss.MasterTable.open(root), algorithm="meshjoin", on="id", memory="1MB")
     assert repr(engine).startswith("Engine('meshjoin', MasterTable(")
     assert "memory=1048576" in repr(engine)

@@ -63,7 +63,7 @@ def check(master: ss.MasterTable, table: pa.Table, stream: list[pa.RecordBatch],
     """Both algorithms that look up, against the oracle; the engine of the last."""
     options = {"memory": "300KB", "look_ups": 4} | options
     for algorithm in ("hybridjoin", "chybridjoin"):
-        engine = ss.engine(algorithm, master, on="id", how="left", **options)
+        engine = ss.engine(master, algorithm=algorithm, on="id", how="left", **options)
         found = checked_run(engine, stream)
         assert_same_rows(found, oracle_join(stream, table, on="id", how="left").rows)
         assert engine.plan.look_ups == options["look_ups"]
@@ -123,7 +123,7 @@ def test_a_broken_page_is_never_joined(tmp_path: Path, io: str, seed: int) -> No
     data[int(master.pages.offset[page] + master.pages.length[page]) - 9] ^= 1
     path.write_bytes(data)
     stream = [pa.record_batch({"id": pa.array([3, 700, 1_400], pa.int64())})]
-    engine = ss.engine("hybridjoin", master, on="id", memory="300KB", look_ups=4, io=io)
+    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="300KB", look_ups=4, io=io)
     with pytest.raises(CorruptPageError, match=f"Page {page} of .*its checksum"):
         rows_of(engine.run(stream))
 
@@ -131,7 +131,7 @@ def test_a_broken_page_is_never_joined(tmp_path: Path, io: str, seed: int) -> No
 def test_a_file_that_was_cut_says_where_it_ends(tmp_path: Path, seed: int) -> None:
     table = table_of(np.arange(ROWS), seed)
     master = ss.MasterTable.from_arrow(table, tmp_path / "r", key="id", page_bytes=4096)
-    engine = ss.engine("hybridjoin", master, on="id", memory="300KB", look_ups=4)
+    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="300KB", look_ups=4)
     (path,) = (tmp_path / "r" / "data").glob("*pages.arrow")
     with open(path, "r+b") as file:
         file.truncate(int(master.pages.offset[5]) + 100)

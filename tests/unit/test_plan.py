@@ -23,7 +23,7 @@ def master(tmp_path: Path) -> ss.MasterTable:
 def planned(
     algorithm: str, master: ss.MasterTable, memory: int | str = "256KB", **options: int
 ) -> tuple[ss.JoinPlan, ss.Engine]:
-    engine = ss.engine(algorithm, master, on="id", memory=memory, **options)
+    engine = ss.engine(master, algorithm=algorithm, on="id", memory=memory, **options)
     assert engine.plan is None
     list(engine.run(STREAM))
     assert engine.plan is not None

@@ -248,7 +248,9 @@ def test_a_shard_is_a_master_for_the_engine(
     found: list[pa.RecordBatch] = []
     for number in range(master.shard_count):
         mine = sales.filter(pa.array(owner == number))
-        engine = ss.engine(algorithm, master.shard(number), on="id", how="left", memory="2MB")
+        engine = ss.engine(
+            master.shard(number), algorithm=algorithm, on="id", how="left", memory="2MB"
+        )
         found += checked_run(engine, [mine])
     assert_same_rows(found, oracle_join(sales, data, on="id", how="left").rows)
 

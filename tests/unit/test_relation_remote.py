@@ -93,7 +93,7 @@ def test_a_join_with_a_master_table_on_s3(bucket: str, algorithm: str, seed: int
     rng, data = np.random.default_rng(seed), products(1500)
     master = MasterTable.from_arrow(data, bucket.format("r"), key="id", page_bytes=16384)
     sales = pa.record_batch({"id": rng.integers(-50, 1600, 1500), "quantity": range(1500)})
-    engine = ss.engine(algorithm, master, on="id", how="left", memory="2MB")
+    engine = ss.engine(master, algorithm=algorithm, on="id", how="left", memory="2MB")
     found = checked_run(engine, [sales])
     assert_same_rows(found, oracle_join(sales, data, on="id", how="left").rows)
 

@@ -315,7 +315,7 @@ def test_as_many_rows_as_there_are_can_be_added(tmp_path: Path, layout: str) -> 
     stream = pa.record_batch({"id": np.arange(-10, 6010), "at": np.arange(6020)})
     expected = oracle_join(stream, products(range(6000)), on="id", how="left")
     for algorithm in ("hybridjoin", "xhybridjoin"):
-        engine = ss.engine(algorithm, master, on="id", how="left", memory="400kB")
+        engine = ss.engine(master, algorithm=algorithm, on="id", how="left", memory="400kB")
         assert_same_rows(checked_run(engine, [stream]), expected.rows)
 
 

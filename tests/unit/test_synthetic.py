@@ -82,7 +82,9 @@ def test_a_run_counts_as_on_disk(pair, algorithm):
         options["pinned_partitions"] = 2
     counted = []
     for master in pair:
-        engine = ss.engine(algorithm, master, on="key", memory="2MB", io="direct", **options)
+        engine = ss.engine(
+            master, algorithm=algorithm, on="key", memory="2MB", io="direct", **options
+        )
         total = sum(batch.num_rows for batch in engine.run(stream(6_000, ROWS)))
         assert total == engine.metrics().outputs
         counted.append({name: asdict(engine.metrics())[name] for name in COUNTED})
@@ -96,7 +98,7 @@ def test_a_run_counts_as_on_disk(pair, algorithm):
 def test_look_ups_count_as_on_disk(pair, algorithm):
     counted = []
     for master in pair:
-        engine = ss.engine(algorithm, master, on="key", memory="2MB", io="direct")
+        engine = ss.engine(master, algorithm=algorithm, on="key", memory="2MB", io="direct")
         list(engine.run(stream(1_000, ROWS)))
         counted.append({name: asdict(engine.metrics())[name] for name in COUNTED})
     assert counted[0] == counted[1]
@@ -107,7 +109,7 @@ def test_a_hundred_million_rows_take_little_memory():
     master = SyntheticMaster(100_000_000)
     assert master.row_count == 100_000_000
     assert master.pages.nbytes < 12e9 / 1000
-    engine = ss.engine("hybridjoin", master, on="key", memory="4MB", look_ups=0)
+    engine = ss.engine(master, algorithm="hybridjoin", on="key", memory="4MB", look_ups=0)
     found = pa.Table.from_batches(engine.run(stream(500, 100_000_000)))
     assert found.num_rows == 500
     assert found["payload"][0].as_py() == bytes(112)
@@ -119,7 +121,9 @@ def test_it_says_what_it_cannot_do():
         master.delete([1])
     with pytest.raises(OptionError, match="more than 8 bytes"):
         SyntheticMaster(10, row_bytes=8)
-    engine = ss.engine("hybridjoin", SyntheticMaster(ROWS), on="key", memory="8MB", look_ups=4)
+    engine = ss.engine(
+        SyntheticMaster(ROWS), algorithm="hybridjoin", on="key", memory="8MB", look_ups=4
+    )
     with pytest.raises(OptionError, match="look_ups=0"):
         list(engine.run(stream(500, ROWS)))
 

@@ -118,7 +118,7 @@ def test_master_rows_and_tuples_have_the_papers_widths(tmp_path):
     again = KeyedTuples.zipf(800, 0.5, seed=4, scatter=True).batch(3_000)
     assert pa.Table.from_batches(batches).to_batches()[0]["key"][:5] == again["key"][:5]
     master = ss.MasterTable.from_arrow(table, tmp_path / "r", key="key", page_bytes=8192)
-    engine = ss.engine("meshjoin", master, on="key", memory="1MB")
+    engine = ss.engine(master, algorithm="meshjoin", on="key", memory="1MB")
     found = sum(batch.num_rows for batch in engine.run(batches))
     rows_of = np.bincount(table["key"].to_numpy(), minlength=800)
     assert found == sum(int(rows_of[batch["key"].to_numpy()].sum()) for batch in batches)
@@ -181,7 +181,7 @@ def test_tpch_customers_and_orders(tmp_path):
         expected[:15].sum() / expected.sum(), abs=0.02
     )
     master = ss.MasterTable.from_arrow(customers, tmp_path / "c", key="c_custkey")
-    engine = ss.engine("chybridjoin", master, on={"o_custkey": "c_custkey"}, memory="4MB")
+    engine = ss.engine(master, algorithm="chybridjoin", on={"o_custkey": "c_custkey"}, memory="4MB")
     assert sum(batch.num_rows for batch in engine.run(skewed.to_batches())) == 15_000
 
 

@@ -18,14 +18,14 @@ from semistream.relation import IO_MODES, MasterTable
 
 
 def engine(
-    algorithm: str,
     master: MasterTable,
     *,
     on: On,
-    how: str = "inner",
     memory: int | str,
-    io: str = "buffered",
+    how: str = "inner",
+    algorithm: str = AUTO,
     columns: Sequence[str] | None = None,
+    io: str = "buffered",
     clock: Clock = time.perf_counter,
     use_filter: bool | None = None,
     **options: int | str,

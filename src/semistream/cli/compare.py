@@ -59,7 +59,9 @@ class _Scene:
     def engine(self, algorithm: str) -> Engine:
         import semistream as ss
 
-        return ss.engine(algorithm, self.master, on="product_id", memory=self.budget, io=self.io)
+        return ss.engine(
+            self.master, algorithm=algorithm, on="product_id", memory=self.budget, io=self.io
+        )
 
 
 def compare(

@@ -171,7 +171,9 @@ def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
     algorithm, layout, exponent, tuples, megabytes, options = run
     batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=_BATCH))
     memory = megabytes << 20
-    some = engine(algorithm, masters[layout], on="product_id", memory=memory, io=io, **options)
+    some = engine(
+        masters[layout], algorithm=algorithm, on="product_id", memory=memory, io=io, **options
+    )
     _exhaust(some.run(batches))
     some.close()
     return some.metrics()

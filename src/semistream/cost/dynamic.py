@@ -150,8 +150,8 @@ class TunedEngine:
 
     def _made(self, algorithm: str, memory: int, options: Mapping[str, Any]) -> Engine:
         return engine(
-            algorithm,
             self._master,
+            algorithm=algorithm,
             on=self._on,
             how=self._how,
             memory=memory,

@@ -101,7 +101,7 @@ def _run(
     shape, master = tuner.model.shape, tuner.model.master
     on = dict(zip(shape.stream_key, master.key, strict=True))
     options = dict(prediction.options)
-    some = engine(algorithm, master, on=on, memory=memory, io=io, **options)
+    some = engine(master, algorithm=algorithm, on=on, memory=memory, io=io, **options)
     counted, measured = steady_run(some, batches, _WARM)
     priced = 1 / priced_seconds(counted, tuner.model.factors)
     return Measured(options, prediction.rate, priced, measured)

@@ -34,8 +34,8 @@ def sized_engine(
     options = _options(setting)
     if setting.factor == 1.0 and not setting.stream_slots:
         return engine(
-            setting.algorithm,
             master,
+            algorithm=setting.algorithm,
             on="key",
             memory=setting.memory,
             clock=clock,
@@ -75,7 +75,7 @@ def _paper_plan(setting: Setting, options: Options) -> JoinPlan:
         paper = _options(replace(setting, factor=1.0))["pinned_partitions"]
         options = {**options, "pinned_partitions": paper}
     sample = tuples_of(setting).batch(_SAMPLE)
-    there = engine(setting.algorithm, whole, on="key", memory=setting.memory, **options)
+    there = engine(whole, algorithm=setting.algorithm, on="key", memory=setting.memory, **options)
     return there.planned(sample)
 
 
@@ -104,7 +104,9 @@ def _shrunk(
         options.pop("front_percent")
         options["front_rows"] = max(1, round(plan.front_rows * setting.factor))
         memory += options["front_rows"] * (_SLOT + 2 * setting.row_bytes)
-    return engine(setting.algorithm, master, on="key", memory=memory, clock=clock, io=io, **options)
+    return engine(
+        master, algorithm=setting.algorithm, on="key", memory=memory, clock=clock, io=io, **options
+    )
 
 
 def _partition_bytes(plan: JoinPlan, setting: Setting) -> int:

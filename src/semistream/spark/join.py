@@ -154,7 +154,7 @@ def _checked_shape(
     if getattr(master, "shard_count", 1) > 1:
         # How the shards share the memory is checked when that is decided.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
-    return engine(algorithm, master, **arguments).shape(stream_schema(df))
+    return engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
 
 
 def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:

@@ -129,11 +129,11 @@ class JoinTask:
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or a shard, with a part of the task's memory or all."""
         options: dict[str, Any] = dict(self.options)
-        return engine(self.algorithm, master, memory=memory, **self._terms(), **options)
+        return engine(master, algorithm=self.algorithm, memory=memory, **self._terms(), **options)
 
     def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
         """An INLJ that gives the same columns; it passes the filter by, to be soon at work."""
-        return engine("inlj", master, memory=memory, use_filter=False, **self._terms())
+        return engine(master, algorithm="inlj", memory=memory, use_filter=False, **self._terms())
 
     def key_shards(self, master: MasterTable) -> KeyShards:
         """What finds the shard of the join's stream tuples."""

@@ -64,7 +64,7 @@ def test_predicted_and_priced_rates_agree(
 ) -> None:
     master = masters[layout]
     memory = int(master.pages.length.sum() * share)
-    engine = ss.engine(algorithm, master, on="product_id", memory=memory, **options)
+    engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=memory, **options)
     tuples = 5_000 if algorithm == "inlj" else 15_000 if algorithm == "cinlj" else 60_000
     predicted = model(master, exponent).planned(algorithm, memory, options)
     if predicted.plan.look_ups:

@@ -98,7 +98,11 @@ def test_a_plan_is_what_an_engine_with_its_options_does(masters: Masters) -> Non
     sample = next(sales(5000, ZipfKeys(20_000, 1.0, seed=4), 20_000, batch_rows=5000))
     plan = ss.plan(masters["key"], memory=300_000, stream=sample, on="product_id")
     engine = ss.engine(
-        plan.algorithm, masters["key"], on="product_id", memory=plan.memory, **plan.options
+        masters["key"],
+        algorithm=plan.algorithm,
+        on="product_id",
+        memory=plan.memory,
+        **plan.options,
     )
     list(engine.run([sample]))
     assert engine.plan == plan
@@ -243,7 +247,7 @@ def test_an_empty_master_has_nothing_to_plan(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="empty"):
         ss.plan(master, memory="1MB")
     sales = pa.record_batch({"id": [1, 2], "sale": [1, 2]})
-    auto = ss.engine("auto", master, on="id", how="left", memory="1MB")
+    auto = ss.engine(master, algorithm="auto", on="id", how="left", memory="1MB")
     assert sum(batch.num_rows for batch in auto.run([sales])) == 2
     tuned = ss.TunedEngine(master, on="id", how="left", memory="1MB")
     assert sum(batch.num_rows for batch in tuned.run([sales])) == 2

@@ -84,7 +84,7 @@ def run(algorithm: str, folder: Path) -> tuple[Metrics, int]:
     table = pa.table({"id": np.arange(rows), "price": np.arange(rows) * 0.5})
     master = ss.MasterTable.from_arrow(table, folder / "m", key="id", page_bytes=4096)
     keys = np.random.default_rng(5).integers(0, rows, 3_000)
-    engine = ss.engine(algorithm, master, on="id", memory="256KB", partition_pages=2)
+    engine = ss.engine(master, algorithm=algorithm, on="id", memory="256KB", partition_pages=2)
     list(engine.run([pa.record_batch({"id": keys})]))
     return engine.metrics(), -(-master.page_count // 2)
 

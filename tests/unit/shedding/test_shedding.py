@@ -57,7 +57,7 @@ def engine_of(master: ss.MasterTable, algorithm: str, **options: Any) -> ss.Engi
     if algorithm in ("xhybridjoin", "oxhybridjoin"):
         sizes["pinned_partitions"] = 1
     defaults = {"on": "id", "how": "left", "memory": "1MB", "clock": PricedClock(COSTS)}
-    return ss.engine(algorithm, master, **(defaults | sizes | options))
+    return ss.engine(master, algorithm=algorithm, **(defaults | sizes | options))
 
 
 def numbers(batches: list[pa.RecordBatch]) -> list[int]:
