@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 import pytest
 from hypothesis import settings
 
+# What a failed assert compared is told for test files only, unless a module is named here.
+pytest.register_assert_rewrite("tests.contract.harness")
 settings.register_profile("semistream", derandomize=True, deadline=None, database=None)
 settings.load_profile("semistream")
 

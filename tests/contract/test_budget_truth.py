@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 
 from semistream.relation import Frame
+from tests.contract.harness import Contract
 
 ALLOWANCE = 512 << 10
 """Bytes of interpreter noise, whatever the budget."""
@@ -105,7 +106,7 @@ DATA = {"fixed": fixed, "strings": strings}
 )
 @pytest.mark.parametrize("kind", DATA)
 def test_the_budget_is_what_is_allocated(
-    contract: Any, kind: str, layout: str, memory: int
+    contract: Contract, kind: str, layout: str, memory: int
 ) -> None:
     table, stream = DATA[kind]()
     master = contract.master(table, layout=layout, page_bytes=16384)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from semistream.testing import assert_same_rows, checked_run, oracle_join
+from tests.contract.harness import Contract
 
 COUNT = 150
 BRIEFLY = [("key", "least"), ("given", "roomy")]
@@ -32,7 +33,8 @@ def products(count: int = COUNT) -> pa.Table:
 def sales(count: int = 90, **columns: Any) -> list[pa.RecordBatch]:
     """Batches of 40: keys of which half are absent, and the given columns."""
     everything = {"id": [i * 7 % 320 for i in range(count)], "sale": list(range(count))} | columns
-    return pa.table(everything).to_batches(max_chunksize=40)
+    batches: list[pa.RecordBatch] = pa.table(everything).to_batches(max_chunksize=40)
+    return batches
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def sales(count: int = 90, **columns: Any) -> list[pa.RecordBatch]:
     ids=str,
 )
 def test_on_may_be_a_name_a_list_or_a_dict(
-    contract: Any, on: Any, key: Any, stream_key: list[str]
+    contract: Contract, on: Any, key: Any, stream_key: list[str]
 ) -> None:
     table = products().append_column("day", pa.array([i % 3 for i in range(COUNT)], pa.int32()))
     names = dict(zip(["id", "day"], [*stream_key, "day"], strict=False))
@@ -66,7 +68,9 @@ def test_on_may_be_a_name_a_list_or_a_dict(
     "columns", [[], ["price"], ["weight", "name"], ["name", "price", "weight"]], ids=str
 )
 @pytest.mark.parametrize("key", ["id", "name"])
-def test_the_masters_columns_can_be_chosen(contract: Any, columns: list[str], key: str) -> None:
+def test_the_masters_columns_can_be_chosen(
+    contract: Contract, columns: list[str], key: str
+) -> None:
     """An exact and a hashed key: the latter is read to be compared, but does not come out."""
     columns = [name for name in columns if name != key]
     if key == "id":
@@ -79,16 +83,16 @@ def test_the_masters_columns_can_be_chosen(contract: Any, columns: list[str], ke
         assert batch.schema.names == [*stream[0].schema.names, *columns]
 
 
-def test_the_masters_key_may_be_chosen_where_the_names_differ(contract: Any, how: str) -> None:
+def test_the_masters_key_may_be_chosen_where_the_names_differ(contract: Contract, how: str) -> None:
     stream = [pa.record_batch({"bought": [2, 3, 4]})]
     contract.holds(products(), stream, on={"bought": "id"}, how=how, columns=["id", "name"])
 
 
-def test_a_stream_of_nothing_but_its_key(contract: Any, how: str) -> None:
+def test_a_stream_of_nothing_but_its_key(contract: Contract, how: str) -> None:
     contract.holds(products(), [batch.select(["id"]) for batch in sales()], how=how)
 
 
-def test_output_fields_are_the_streams_then_the_masters(contract: Any, how: str) -> None:
+def test_output_fields_are_the_streams_then_the_masters(contract: Contract, how: str) -> None:
     table = products().cast(
         pa.schema([field.with_nullable(field.name == "weight") for field in products().schema])
     )
@@ -106,9 +110,10 @@ def _required(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(False) for field in schema])
 
 
-def test_strings_on_both_sides(contract: Any, how: str) -> None:
+def test_strings_on_both_sides(contract: Contract, how: str) -> None:
     words = [None if i % 11 == 0 else WORDS[i % len(WORDS)] for i in range(90)]
-    contract.holds(products(), sales(word=words, other=[f"{i}" * (i % 9) for i in range(90)]))
+    stream = sales(word=words, other=[f"{i}" * (i % 9) for i in range(90)])
+    contract.holds(products(), stream, how=how)
     contract.holds(products(), sales(word=[None] * 90), how=how)
 
 
@@ -129,7 +134,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("kind", NESTED)
-def test_nested_columns_on_both_sides(contract: Any, kind: str) -> None:
+def test_nested_columns_on_both_sides(contract: Contract, kind: str) -> None:
     table = products(90).append_column("nested", NESTED[kind])
     contract.holds(table, sales(tree=NESTED[kind]))
 
@@ -171,7 +176,7 @@ ENCODED_WITHIN: dict[str, pa.Array] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_column_of_any_type_comes_out_plain(contract: Any, kind: str) -> None:
+def test_a_stream_column_of_any_type_comes_out_plain(contract: Contract, kind: str) -> None:
     stream = sales(extra=KINDS[kind])
     engine = contract.holds(products(), stream, runs=BRIEFLY)
     for batch in engine.run(stream):
@@ -179,7 +184,9 @@ def test_a_stream_column_of_any_type_comes_out_plain(contract: Any, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ENCODED_WITHIN)
-def test_encodings_that_arrow_can_hardly_handle_keep_their_values(contract: Any, kind: str) -> None:
+def test_encodings_that_arrow_can_hardly_handle_keep_their_values(
+    contract: Contract, kind: str
+) -> None:
     contract.holds(products(), sales(extra=ENCODED_WITHIN[kind]), runs=BRIEFLY)
 
 
@@ -187,7 +194,7 @@ def test_encodings_that_arrow_can_hardly_handle_keep_their_values(contract: Any,
     "kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view(), pa.large_string()], ids=str
 )
 def test_a_stream_key_of_another_string_type_comes_out_plain(
-    contract: Any, kind: pa.DataType
+    contract: Contract, kind: pa.DataType
 ) -> None:
     names = [f"product {i} " + "n" * (i % 50) for i in range(0, 200, 3)] + [None]
     keys = pa.chunked_array([pa.array(names).cast(kind)])
@@ -197,7 +204,7 @@ def test_a_stream_key_of_another_string_type_comes_out_plain(
         assert batch.schema.field("name").type == _plain(kind)
 
 
-def test_dictionaries_may_differ_from_batch_to_batch(contract: Any) -> None:
+def test_dictionaries_may_differ_from_batch_to_batch(contract: Contract) -> None:
     """More words than int8 can number, but fewer in each batch: nothing promises one dictionary."""
     kind = pa.dictionary(pa.int8(), pa.string())
     stream = [
@@ -224,7 +231,7 @@ def test_dictionaries_may_differ_from_batch_to_batch(contract: Any) -> None:
     ids=str,
 )
 def test_keys_of_other_widths_match_by_value(
-    contract: Any, master_type: pa.DataType, stream_type: pa.DataType
+    contract: Contract, master_type: pa.DataType, stream_type: pa.DataType
 ) -> None:
     """The stream's plain type comes out; what the master's type cannot hold matches nothing."""
     table = pa.table({"id": _typed(range(100), master_type), "n": range(100)})
@@ -261,7 +268,7 @@ def _typed(numbers: Any, kind: pa.DataType) -> pa.Array:
 
 
 @pytest.mark.parametrize("layout", ["key", "given"])
-def test_both_io_modes_give_the_same(contract: Any, how: str, layout: str) -> None:
+def test_both_io_modes_give_the_same(contract: Contract, how: str, layout: str) -> None:
     table, stream = products(400), sales(300)
     master = contract.master(table, layout=layout)
     expected = oracle_join(stream, table, on="id", how=how).rows

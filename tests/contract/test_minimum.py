@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pytest
 import semistream as ss
 from semistream.errors import BudgetError
 from semistream.testing import assert_same_rows, checked_run, oracle_join
+from tests.contract.harness import Contract, having
 
 _LEAST = re.compile(r"the least is ([\d,]+) bytes")
 
@@ -57,7 +57,7 @@ STREAMS: dict[str, list[pa.RecordBatch]] = {
 @pytest.mark.parametrize("layout", ["key", "given"])
 @pytest.mark.parametrize("name", MASTERS)
 def test_the_named_minimum_works_and_a_byte_less_does_not(
-    contract: Any, name: str, layout: str
+    contract: Contract, name: str, layout: str
 ) -> None:
     table, stream = MASTERS[name], STREAMS["fixed"]
     master = contract.master(table, layout=layout)
@@ -70,7 +70,7 @@ def test_the_named_minimum_works_and_a_byte_less_does_not(
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_the_named_minimum_works_for_any_stream(contract: Any, stream: str) -> None:
+def test_the_named_minimum_works_for_any_stream(contract: Contract, stream: str) -> None:
     table, batches = MASTERS["strings"], STREAMS[stream]
     master = contract.master(table)
     least = contract.least(master, batches)
@@ -81,7 +81,7 @@ def test_the_named_minimum_works_for_any_stream(contract: Any, stream: str) -> N
 
 
 @pytest.mark.parametrize("name", MASTERS)
-def test_every_budget_above_the_minimum_works(contract: Any, name: str) -> None:
+def test_every_budget_above_the_minimum_works(contract: Contract, name: str) -> None:
     """More memory may be divided otherwise, but is never too little."""
     table, stream = MASTERS[name], STREAMS["fixed"][:1]
     master = contract.master(table)
@@ -93,23 +93,26 @@ def test_every_budget_above_the_minimum_works(contract: Any, name: str) -> None:
         assert engine.metrics().peak_memory <= engine.metrics().budget
 
 
+FIXED: list[dict[str, int]] = [
+    {"partition_pages": 1},
+    {"partition_pages": 3},
+    {"stream_slots": 1000},
+    {"stream_slots": 1000, "partition_pages": 2},
+    {"pinned_partitions": 0},
+    {"pinned_partitions": 4},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"partition_pages": 1},
-        {"partition_pages": 3},
-        {"stream_slots": 1000},
-        {"stream_slots": 1000, "partition_pages": 2},
-        {"pinned_partitions": 0},
-        {"pinned_partitions": 4},
-    ],
+    ("algorithm", "options"),
+    [(algorithm, options) for options in FIXED for algorithm in having(*options)],
     ids=str,
 )
-def test_the_minimum_heeds_options_that_fix_sizes(contract: Any, options: dict[str, int]) -> None:
+def test_the_minimum_heeds_options_that_fix_sizes(
+    contract: Contract, options: dict[str, int]
+) -> None:
     table, stream = MASTERS["strings"], STREAMS["fixed"]
     master = contract.master(table)
-    if contract.supported(master, **options) != options:
-        pytest.skip(f"{contract.algorithm} has no such options")
     least = contract.least(master, stream, **options)
     engine = contract.engine(master, memory=least, **options)
     found = checked_run(engine, stream)
@@ -120,13 +123,12 @@ def test_the_minimum_heeds_options_that_fix_sizes(contract: Any, options: dict[s
         list(contract.engine(master, memory=least - 1, **options).run(stream))
 
 
-def test_options_that_no_memory_can_meet_are_told_as_such(contract: Any) -> None:
+@pytest.mark.parametrize("algorithm", having("chunk_tuples"))
+def test_options_that_no_memory_can_meet_are_told_as_such(contract: Contract) -> None:
     """MESHJOIN wants a slot for every partition: no budget helps, and none must be named."""
     table, stream = MASTERS["strings"], STREAMS["fixed"]
     master = contract.master(table)
-    options = contract.supported(master, stream_slots=1, partition_pages=1, chunk_tuples=1)
-    if "chunk_tuples" not in options:
-        pytest.skip(f"{contract.algorithm} has no such options")
+    options = {"stream_slots": 1, "partition_pages": 1, "chunk_tuples": 1}
     with pytest.raises(ss.SemistreamError) as caught:
         list(contract.engine(master, memory="1GB", **options).run(stream))
     found = _LEAST.search(str(caught.value))
@@ -140,7 +142,7 @@ _ADVICE = re.compile(r"Give the join (?:at least )?([\d,]+) bytes( more)?")
 @pytest.mark.parametrize("length", [3_000, 40_000, 3_000_000])
 @pytest.mark.parametrize("memory", ["least", 2_000_000])
 def test_advice_for_a_tuple_that_is_too_wide_helps(
-    contract: Any, length: int, memory: int | str
+    contract: Contract, length: int, memory: int | str
 ) -> None:
     """The first batch shows how wide tuples are; a later one is far wider."""
     table = MASTERS["strings"]

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import semistream as ss
 from semistream.errors import OptionError, StreamSchemaError
 from semistream.testing import ManualClock, assert_same_rows, checked_run, oracle_join, rows_of
+from tests.contract.harness import Contract, started
 
 ROWS = 300
 
@@ -46,10 +46,10 @@ class Source:
         return next(self._batches)
 
 
-def test_an_endless_stream_gives_output_before_it_ends(contract: Any, how: str) -> None:
+def test_an_endless_stream_gives_output_before_it_ends(contract: Contract, how: str) -> None:
     source = Source(batch_of(n) for n in itertools.count())
     engine = contract.engine(contract.master(products()), how=how)
-    run = engine.run(source)
+    run = started(engine, source)
     for _ in itertools.islice(run, 6):
         engine.check()
     metrics = engine.metrics()
@@ -59,7 +59,7 @@ def test_an_endless_stream_gives_output_before_it_ends(contract: Any, how: str) 
     run.close()
 
 
-def test_an_endless_stream_waits_only_as_far_as_the_budget_goes(contract: Any) -> None:
+def test_an_endless_stream_waits_only_as_far_as_the_budget_goes(contract: Contract) -> None:
     """The input is ahead of the output by the tuples that wait, and each takes its bytes."""
     master = contract.master(products())
     memory = contract.least(master, [batch_of(0)])
@@ -74,7 +74,7 @@ def test_an_endless_stream_waits_only_as_far_as_the_budget_goes(contract: Any) -
 
 @pytest.mark.parametrize("pauses", [1, 2])
 def test_a_pause_hands_out_all_results_before_the_stream_is_asked_again(
-    contract: Any, how: str, pauses: int
+    contract: Contract, how: str, pauses: int
 ) -> None:
     """An empty batch says that nothing more has arrived for now (`Engine.run`)."""
     table = products()
@@ -100,7 +100,7 @@ def test_a_pause_hands_out_all_results_before_the_stream_is_asked_again(
     assert seen_at_pause == [0] * len(seen_at_pause)
 
 
-def test_no_tuple_waits_in_the_join_while_the_stream_pauses(contract: Any) -> None:
+def test_no_tuple_waits_in_the_join_while_the_stream_pauses(contract: Contract) -> None:
     """Inside the join: when it asks again after a pause, every tuple has been finished."""
     engine = contract.engine(contract.master(products()))
     waiting = []
@@ -117,13 +117,13 @@ def test_no_tuple_waits_in_the_join_while_the_stream_pauses(contract: Any) -> No
     assert waiting == [0, 0, 0, 0]
 
 
-def test_a_stream_without_batches_gives_nothing(contract: Any, how: str) -> None:
+def test_a_stream_without_batches_gives_nothing(contract: Contract, how: str) -> None:
     engine = contract.engine(contract.master(products()), how=how)
     assert checked_run(engine, []) == []
     assert engine.metrics().arrived == 0
 
 
-def test_a_table_and_a_reader_are_streams_too(contract: Any, how: str) -> None:
+def test_a_table_and_a_reader_are_streams_too(contract: Contract, how: str) -> None:
     table, engine = products(), contract.engine(contract.master(products()), how=how)
     sales = pa.Table.from_batches([batch_of(1), batch_of(2)])
     expected = oracle_join(sales, table, on="id", how=how).rows
@@ -132,7 +132,7 @@ def test_a_table_and_a_reader_are_streams_too(contract: Any, how: str) -> None:
     assert_same_rows(checked_run(engine, reader), expected)
 
 
-def test_an_engine_runs_again_from_the_start(contract: Any, how: str) -> None:
+def test_an_engine_runs_again_from_the_start(contract: Contract, how: str) -> None:
     table, engine = products(), contract.engine(contract.master(products()), how=how)
     for start in (0, 5, 5):
         stream = [batch_of(start), batch_of(start + 1)]
@@ -143,9 +143,9 @@ def test_an_engine_runs_again_from_the_start(contract: Any, how: str) -> None:
     assert_same_rows(checked_run(engine, other), oracle_join(other, table, on="id", how=how).rows)
 
 
-def test_a_run_closed_early_leaves_the_engine_ready(contract: Any, how: str) -> None:
+def test_a_run_closed_early_leaves_the_engine_ready(contract: Contract, how: str) -> None:
     table, engine = products(), contract.engine(contract.master(products()), how=how)
-    run = engine.run(batch_of(n) for n in itertools.count())
+    run = started(engine, (batch_of(n) for n in itertools.count()))
     next(run)
     run.close()
     engine.check()
@@ -154,7 +154,7 @@ def test_a_run_closed_early_leaves_the_engine_ready(contract: Any, how: str) -> 
     assert_same_rows(found, oracle_join(stream, table, on="id", how=how).rows)
 
 
-def test_a_run_that_failed_leaves_the_engine_ready(contract: Any) -> None:
+def test_a_run_that_failed_leaves_the_engine_ready(contract: Contract) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield batch_of(1)
         raise ConnectionError("the source is gone")
@@ -168,9 +168,9 @@ def test_a_run_that_failed_leaves_the_engine_ready(contract: Any) -> None:
     )
 
 
-def test_two_runs_at_once_are_refused(contract: Any) -> None:
+def test_two_runs_at_once_are_refused(contract: Contract) -> None:
     engine = contract.engine(contract.master(products()))
-    first = engine.run(batch_of(n) for n in itertools.count())
+    first = started(engine, (batch_of(n) for n in itertools.count()))
     next(first)
     with pytest.raises(OptionError, match=r"running already.*another engine"):
         engine.run([batch_of(1)])
@@ -179,7 +179,7 @@ def test_two_runs_at_once_are_refused(contract: Any) -> None:
     first.close()
 
 
-def test_two_runs_begun_before_either_is_read_are_refused_too(contract: Any) -> None:
+def test_two_runs_begun_before_either_is_read_are_refused_too(contract: Contract) -> None:
     """The first to be read runs; the other is told so, and the first is not disturbed."""
     table, stream = products(), [batch_of(n) for n in range(60)]
     engine = contract.engine(contract.master(table))
@@ -201,21 +201,21 @@ def test_two_runs_begun_before_either_is_read_are_refused_too(contract: Any) -> 
     ],
     ids=["name", "order", "number", "type"],
 )
-def test_a_batch_of_another_schema_is_refused(contract: Any, other: pa.RecordBatch) -> None:
+def test_a_batch_of_another_schema_is_refused(contract: Contract, other: pa.RecordBatch) -> None:
     engine = contract.engine(contract.master(products()))
     with pytest.raises(StreamSchemaError, match=r"(?s)schema.*Cast the batches"):
         list(engine.run([batch_of(0), other]))
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_not_a_batch_is_refused(contract: Any, first: bool) -> None:
+def test_what_is_not_a_batch_is_refused(contract: Contract, first: bool) -> None:
     engine = contract.engine(contract.master(products()))
     stream: list[Any] = ([] if first else [batch_of(0)]) + [{"id": [1]}]
     with pytest.raises(StreamSchemaError, match=r"gave a dict.*pyarrow\.RecordBatch"):
         list(engine.run(stream))
 
 
-def test_the_metrics_are_a_frozen_snapshot(contract: Any) -> None:
+def test_the_metrics_are_a_frozen_snapshot(contract: Contract) -> None:
     engine = contract.engine(contract.master(products()))
     before = engine.metrics()
     checked_run(engine, [batch_of(0)])
@@ -226,7 +226,7 @@ def test_the_metrics_are_a_frozen_snapshot(contract: Any) -> None:
         after.arrived = 1  # type: ignore[misc]
 
 
-def test_the_counters_tell_what_was_done(contract: Any) -> None:
+def test_the_counters_tell_what_was_done(contract: Contract) -> None:
     """Counting is timing: reads agree with the reader's, appends with deletes."""
     master = contract.master(products())
     engine = contract.engine(master)
@@ -240,7 +240,7 @@ def test_the_counters_tell_what_was_done(contract: Any) -> None:
     assert metrics.matches <= metrics.outputs
 
 
-def test_time_stands_still_when_the_clock_does(contract: Any) -> None:
+def test_time_stands_still_when_the_clock_does(contract: Contract) -> None:
     engine = contract.engine(contract.master(products()))
     checked_run(engine, [batch_of(n) for n in range(3)])
     metrics = engine.metrics()
@@ -249,20 +249,11 @@ def test_time_stands_still_when_the_clock_does(contract: Any) -> None:
     assert metrics.processing_time.p99 == 0.0
 
 
-def test_waiting_time_is_that_in_the_stream_buffer(contract: Any) -> None:
+def test_waiting_time_is_that_in_the_stream_buffer(contract: Contract) -> None:
     """With few slots most tuples of a batch wait for room, each of them counted once."""
     clock = ManualClock(tick=0.001)
     master = contract.master(products())
-    options = contract.few_slots(master, 4)
-    engine = ss.engine(
-        master,
-        algorithm=contract.algorithm,
-        on="id",
-        how="left",
-        memory="512KB",
-        clock=clock,
-        **options,
-    )
+    engine = contract.engine(master, clock=clock, **contract.few_slots(master, 4))
     checked_run(engine, [batch_of(0, 200)])
     metrics = engine.metrics()
     assert metrics.seconds > 0
