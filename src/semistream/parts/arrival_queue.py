@@ -34,6 +34,7 @@ from semistream.kernels import (
 
 BYTES_PER_SLOT = LINK.itemsize
 """Two int32 links."""
+_PIECE = 65536
 _CHANGES_PER_WALK = 1 / 32
 """The finger is placed anew when this share of the queue has changed: so far off it may be."""
 
@@ -47,7 +48,10 @@ class ArrivalQueue:
         self.capacity = capacity
         links = np.zeros(capacity, LINK)
         links["older"] = NONE
-        links["newer"] = np.arange(1, capacity + 1)
+        # Piece by piece: the numbers as one array would be as large as the queue, beyond its grant.
+        for start in range(0, capacity, _PIECE):
+            stop = min(start + _PIECE, capacity)
+            links["newer"][start:stop] = np.arange(start + 1, stop + 1)
         links["newer"][-1:] = NONE
         free = 0 if capacity else NONE
         ends = np.array([NONE, NONE, free, 0, capacity, capacity, 0, NONE], np.int64)
