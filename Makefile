@@ -24,7 +24,7 @@ recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline,
 lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## Format the code and fix what can be fixed by itself

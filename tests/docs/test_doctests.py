@@ -16,7 +16,7 @@ def module_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_examples(name, tmp_path, monkeypatch):
+def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An example may write files; it does so where nothing is lost.
     monkeypatch.chdir(tmp_path)
     outcome = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)

@@ -15,11 +15,14 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-def blocks():
+def blocks() -> list[tuple[str, str]]:
+    """Language and text of each block."""
     return BLOCK.findall((ROOT / "README.md").read_text("utf-8"))
 
 
-def test_python_blocks_print_what_follows_them(tmp_path, monkeypatch):
+def test_python_blocks_print_what_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The blocks write a master table, and go on from one another.
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
@@ -35,14 +38,14 @@ def test_python_blocks_print_what_follows_them(tmp_path, monkeypatch):
         assert printed.getvalue() == expected
 
 
-def test_the_algorithms_it_names_exist():
+def test_the_algorithms_it_names_exist() -> None:
     named = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     assert len(named) >= 6
     assert [name for name in named if name not in ss.ALGORITHMS] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(path):
+def test_links_lead_to_files(path: Path) -> None:
     missing = [
         target
         for target in LINK.findall(path.read_text("utf-8"))
@@ -51,7 +54,7 @@ def test_links_lead_to_files(path):
     assert missing == []
 
 
-def test_every_decision_is_in_the_index():
+def test_every_decision_is_in_the_index() -> None:
     index = (ROOT / "docs/adr/README.md").read_text("utf-8")
     decisions = [
         path.name for path in ROOT.glob("docs/adr/[0-9]*.md") if "template" not in path.name

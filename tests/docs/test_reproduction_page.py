@@ -21,7 +21,7 @@ from semistream.parts.join_shape import JoinShape
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_follows_from_the_committed_results():
+def test_the_page_follows_from_the_committed_results() -> None:
     results = ROOT / "benchmarks" / "results"
     reproduction = Reproduction(results, "priced", "laptop")
     figures = FIGURES.values()
@@ -48,7 +48,7 @@ def own_model(setting: Setting) -> float:
         *("oxhybridjoin-5a", "oxhybridjoin-5b", "oxhybridjoin-7"),
     ],
 )
-def test_the_model_of_this_engine_explains_what_the_papers_equations_miss(name):
+def test_the_model_of_this_engine_explains_what_the_papers_equations_miss(name: str) -> None:
     reproduction = Reproduction(ROOT / "benchmarks" / "results", "priced", "laptop")
     off = []
     for point in FIGURES[name].points("laptop"):

@@ -6,6 +6,8 @@ A guard against change, not evidence: claims that differ at this scale are marke
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from semistream.experiments.catalogue import FIGURES
@@ -18,7 +20,7 @@ from semistream.experiments.reproduce import Reproduction
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_claims_hold_in_their_direction(tmp_path):
+def test_the_claims_hold_in_their_direction(tmp_path: Path) -> None:
     reproduction = Reproduction(tmp_path, "priced", "smoke")
     reproduction.run(reproduction.missing(FIGURES.values()), processes=2)
     assert not reproduction.missing(FIGURES.values())

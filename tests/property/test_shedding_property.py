@@ -78,9 +78,15 @@ def test_every_tuple_is_joined_once(
         stream.append((at, pa.record_batch({"id": keys, "sale": np.arange(sale, sale + size)})))
         sale += size
     clock = PricedClock(CostFactors(page_read=0.005, iteration=0.001))
-    sizes = {"stream_slots": slots, "partition_pages": 1}
     engine = ss.engine(
-        master, algorithm=algorithm, on="id", how="left", memory="1MB", clock=clock, **sizes
+        master,
+        algorithm=algorithm,
+        on="id",
+        how="left",
+        memory="1MB",
+        clock=clock,
+        stream_slots=slots,
+        partition_pages=1,
     )
     with tempfile.TemporaryDirectory() as folder:
         shedding = Shedding(
@@ -196,9 +202,14 @@ def test_a_crash_at_any_step_leaves_what_is_shed_and_not_joined(
 
     def engine() -> ss.Engine:
         clock = PricedClock(CostFactors(page_read=0.005))
-        sizes = {"stream_slots": 30, "partition_pages": 1}
         return ss.engine(
-            master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock, **sizes
+            master,
+            algorithm="hybridjoin",
+            on="id",
+            memory="1MB",
+            clock=clock,
+            stream_slots=30,
+            partition_pages=1,
         )
 
     place = Path(tempfile.mkdtemp())

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import semistream as ss
 
@@ -34,15 +34,22 @@ def rows(count: int, seed: int, name: str) -> pa.Table:
     )
 
 
-def counted(frame):
+def counted(frame: DataFrame) -> dict[str, int]:
     """A frame's rows as text, with how often each comes."""
-    found = {}
+    found: dict[str, int] = {}
     for row in frame.collect():
         found[str(tuple(row))] = found.get(str(tuple(row)), 0) + 1
     return found
 
 
-def streamed(spark, folder: Path, on, master, how, algorithm):
+def streamed(
+    spark: SparkSession,
+    folder: Path,
+    on: list[str],
+    master: ss.MasterTable,
+    how: str,
+    algorithm: str,
+) -> DataFrame:
     """The sales as a stream, joined and collected."""
     sales = spark.readStream.schema(spark.read.parquet(str(folder / "sales")).schema)
     frame = sales.option("maxFilesPerTrigger", 1).parquet(str(folder / "sales"))
@@ -82,8 +89,8 @@ def main(folder: Path, seed: int) -> None:
             names = ss.ALGORITHMS if kind == "integer" else ("meshjoin", "chybridjoin")
             ways = dict.fromkeys(names, whole) | {"auto": master}
             for name, table in ways.items():
-                options = {"on": on, "how": how, "algorithm": name, "memory": "1MB"}
-                found = counted(ss.join(sales, table, **options).select(*sales.columns, "stock"))
+                joined = ss.join(sales, table, on=on, how=how, algorithm=name, memory="1MB")
+                found = counted(joined.select(*sales.columns, "stock"))
                 differing += [] if found == wanted else [f"{name} {how} {kind}"]
                 done += 1
             found = counted(streamed(spark, folder, on, whole, how, "chybridjoin"))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.recovery.conftest import Shop
+
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
 
-def test_the_driver_is_killed(shop):
+def test_the_driver_is_killed(shop: Shop) -> None:
     for _ in range(2):
         moment = int(shop.random.integers(8, 80))
         shop.run("local[2]", {moment: type(shop).kill_driver})
@@ -22,7 +24,7 @@ def test_the_driver_is_killed(shop):
     shop.check()
 
 
-def test_python_workers_are_killed(shop):
+def test_python_workers_are_killed(shop: Shop) -> None:
     moments = shop.random.choice(range(5, 160), 8, replace=False).tolist()
     # Spark tries a task four times.
     shop.run("local[2,4]", dict.fromkeys(moments, type(shop).kill_worker))
@@ -31,7 +33,7 @@ def test_python_workers_are_killed(shop):
     shop.check()
 
 
-def test_executors_are_killed(shop):
+def test_executors_are_killed(shop: Shop) -> None:
     moments = shop.random.choice(range(5, 160), 3, replace=False).tolist()
     shop.run("local-cluster[2,1,1024]", dict.fromkeys(moments, type(shop).kill_executor))
     assert shop.killed == 3

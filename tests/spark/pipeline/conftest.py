@@ -70,7 +70,7 @@ class Shop:
 
     def pipeline(self, source: Any = None, master: Any = None, **options: Any) -> Pipeline:
         """A pipeline that ends with the sales there are."""
-        wanted = {"on": "id", "sink": str(self.folder / "out"), "memory": "1MB"}
+        wanted: dict[str, Any] = {"on": "id", "sink": str(self.folder / "out"), "memory": "1MB"}
         wanted |= {"checkpoint": self.folder / "checkpoint", "trigger": "availableNow"}
         goods = self.folder / "goods.master" if master is None else master
         source = self.stream() if source is None else source

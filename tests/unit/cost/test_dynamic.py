@@ -27,7 +27,8 @@ def drifting(stream: Any, *parts: tuple[float, int]) -> list[pa.RecordBatch]:
     batches = chain.from_iterable(stream(exponent, tuples, 2_500) for exponent, tuples in parts)
     table = pa.Table.from_batches(batches).combine_chunks()
     numbered = table.append_column("number", pa.array(range(len(table))))
-    return numbered.to_batches(max_chunksize=2_500)
+    found: list[pa.RecordBatch] = numbered.to_batches(max_chunksize=2_500)
+    return found
 
 
 @pytest.mark.usefixtures("slow_disk")

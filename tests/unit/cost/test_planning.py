@@ -175,7 +175,7 @@ def test_bad_input_says_what_is_possible(masters: Masters) -> None:
     with pytest.raises(UnknownAlgorithmError, match="chybridjoin"):
         ss.plan(master, memory=300_000, algorithm="fastjoin")
     with pytest.raises(OptionError, match="pyarrow Schema"):
-        ss.plan(master, memory=300_000, stream=[1])  # type: ignore[arg-type]
+        ss.plan(master, memory=300_000, stream=[1])
 
 
 def test_measured_factors_are_used_when_there_are_some() -> None:

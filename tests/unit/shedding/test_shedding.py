@@ -53,10 +53,17 @@ def arrivals(
 
 
 def engine_of(master: ss.MasterTable, algorithm: str, **options: Any) -> ss.Engine:
-    sizes = {} if algorithm == "inlj" else {"stream_slots": 100, "partition_pages": 1}
+    sizes: dict[str, Any] = (
+        {} if algorithm == "inlj" else {"stream_slots": 100, "partition_pages": 1}
+    )
     if algorithm in ("xhybridjoin", "oxhybridjoin"):
         sizes["pinned_partitions"] = 1
-    defaults = {"on": "id", "how": "left", "memory": "1MB", "clock": PricedClock(COSTS)}
+    defaults: dict[str, Any] = {
+        "on": "id",
+        "how": "left",
+        "memory": "1MB",
+        "clock": PricedClock(COSTS),
+    }
     return ss.engine(master, algorithm=algorithm, **(defaults | sizes | options))
 
 
@@ -117,7 +124,7 @@ def test_what_random_joins_is_a_sample_of_the_keys(master: ss.MasterTable, tmp_p
         stream = arrivals(8000, 6_000.0)
         keys = np.concatenate([batch.column("id").to_numpy() for _, batch in stream])
         engine = engine_of(master, "hybridjoin")
-        run = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
+        run: Any = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
         for _ in run:
             if engine.metrics().arrived == 8000:
                 break
@@ -156,8 +163,9 @@ def test_considering_needs_an_arrival_queue(
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    right: dict[str, Any] = {"strategy": "keep", "folder": tmp_path}
     with pytest.raises(OptionError, match=next(iter(wrong))):
-        Shedding(**({"strategy": "keep", "folder": tmp_path} | wrong))
+        Shedding(**(right | wrong))
 
 
 def test_look_up_is_near_its_position_and_cheap() -> None:
@@ -191,7 +199,7 @@ def finished_per_page(engine: ss.Engine, stream: list[Any], shedding: Shedding) 
             yield arrival
         seen.append(engine.metrics())
 
-    run = engine.run_timed(watched(), shedding=shedding)
+    run: Any = engine.run_timed(watched(), shedding=shedding)
     for _ in run:
         if len(seen) == 2:
             break
@@ -297,7 +305,7 @@ def test_the_next_run_joins_what_a_stopped_one_left(
     shedding = Shedding("keep", folder, max_bytes=200_000)
     stop = int(np.random.default_rng(seed).integers(200, 1900))
     handed: list[int] = []
-    run = engine.run_timed(stream, shedding=shedding)
+    run: Any = engine.run_timed(stream, shedding=shedding)
     for batch in run:
         handed += numbers([batch])
         if len(watched.back) > stop:
@@ -348,14 +356,14 @@ def test_arrivals_that_are_all_due_are_taken_in_bit_by_bit(
             yield 0.0, pa.record_batch({"id": ids % ROWS, "sale": ids})
 
     engine = engine_of(master, "hybridjoin")
-    run = engine.run_timed(endless(), shedding=Shedding("considering", tmp_path))
+    run: Any = engine.run_timed(endless(), shedding=Shedding("considering", tmp_path))
     for _ in run:
         assert engine.metrics().waiting < 80_000
         if taken_in > 500_000:
             break
     run.close()
     assert engine.metrics().shed > 300_000
-    unbounded = engine_of(master, "hybridjoin").run_timed(endless())
+    unbounded: Any = engine_of(master, "hybridjoin").run_timed(endless())
     taken_in = 0
     for _, _ in zip(range(5), unbounded, strict=False):
         assert taken_in < 80_000
