@@ -186,13 +186,17 @@ class Recorder:
         """The run is over: the clock no longer counts."""
         self._stopped = self.clock()
 
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, or took."""
+        return (self.clock() if self._stopped is None else self._stopped) - self._started
+
     def micros(self) -> int:
         """Microseconds now, even and wrapping at 2**32: four bytes per waiting tuple."""
         return int(self.clock() * 1e6) & 0xFFFFFFFE
 
     def snapshot(self, algorithm: str, peak_memory: int, budget: int) -> Metrics:
         """What has been counted so far."""
-        end = self.clock() if self._stopped is None else self._stopped
         return Metrics(
             algorithm=algorithm,
             arrived=self.arrived,
@@ -221,7 +225,7 @@ class Recorder:
             stream_reads=self.stream_reads,
             shed=self.shed,
             returned=self.returned,
-            seconds=end - self._started,
+            seconds=self.seconds,
             processing_time=self.processing.snapshot(),
             waiting_time=self.waiting.snapshot(),
             peak_memory=peak_memory,

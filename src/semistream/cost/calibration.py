@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms import engine
+from semistream.algorithms import fixed_engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
 from semistream.cost.read_costs import ReadCost, read_costs
 from semistream.metrics import Metrics
@@ -171,7 +171,7 @@ def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
     algorithm, layout, exponent, tuples, megabytes, options = run
     batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=_BATCH))
     memory = megabytes << 20
-    some = engine(
+    some = fixed_engine(
         masters[layout], algorithm=algorithm, on="product_id", memory=memory, io=io, **options
     )
     _exhaust(some.run(batches))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.algorithms import Engine, engine
+from semistream.algorithms import Engine, fixed_engine
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.tuner import Tuner
@@ -101,7 +101,7 @@ def _run(
     shape, master = tuner.model.shape, tuner.model.master
     on = dict(zip(shape.stream_key, master.key, strict=True))
     options = dict(prediction.options)
-    some = engine(master, algorithm=algorithm, on=on, memory=memory, io=io, **options)
+    some = fixed_engine(master, algorithm=algorithm, on=on, memory=memory, io=io, **options)
     counted, measured = steady_run(some, batches, _WARM)
     priced = 1 / priced_seconds(counted, tuner.model.factors)
     return Measured(options, prediction.rate, priced, measured)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.engine_factory import check_join, check_options
+from semistream.algorithms.options import check_join, check_options
 from semistream.algorithms.registry import needs_of
 from semistream.budget import parse_memory
 from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors

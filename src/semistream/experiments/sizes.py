@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from semistream.algorithms import Engine, engine
+from semistream.algorithms import Engine, fixed_engine
 from semistream.experiments.setting import Setting
 from semistream.experiments.sources import master_of, rows_per_page_of, tuples_of
 from semistream.metrics import Clock
@@ -33,7 +33,7 @@ def sized_engine(
     """An engine for the setting, with the sizes that the paper's budget gives."""
     options = _options(setting)
     if setting.factor == 1.0 and not setting.stream_slots:
-        return engine(
+        return fixed_engine(
             master,
             algorithm=setting.algorithm,
             on="key",
@@ -75,7 +75,9 @@ def _paper_plan(setting: Setting, options: Options) -> JoinPlan:
         paper = _options(replace(setting, factor=1.0))["pinned_partitions"]
         options = {**options, "pinned_partitions": paper}
     sample = tuples_of(setting).batch(_SAMPLE)
-    there = engine(whole, algorithm=setting.algorithm, on="key", memory=setting.memory, **options)
+    there = fixed_engine(
+        whole, algorithm=setting.algorithm, on="key", memory=setting.memory, **options
+    )
     return there.planned(sample)
 
 
@@ -104,7 +106,7 @@ def _shrunk(
         options.pop("front_percent")
         options["front_rows"] = max(1, round(plan.front_rows * setting.factor))
         memory += options["front_rows"] * (_SLOT + 2 * setting.row_bytes)
-    return engine(
+    return fixed_engine(
         master, algorithm=setting.algorithm, on="key", memory=memory, clock=clock, io=io, **options
     )
 

@@ -71,14 +71,14 @@ class FrontStage:
         self._output = output
         self._recorder = recorder
         self._reads_per_tick = max(1, partitions // _TICKS_PER_TURN)
-        self._next_tick = self._reads_per_tick
+        self._next_tick = recorder.partitions_read + self._reads_per_tick
         self._ticks = 0
         self._evicted = 0
         self._victims: Slots = np.empty(0, np.int32)
         self._candidates = np.zeros(_CANDIDATES, CANDIDATE)
         self._crowded = False
-        self._looked_up = self._looked_up_before = self._hits_before = 0
-        self._looked_up_at_tick = 0
+        self._looked_up = self._looked_up_before = self._looked_up_at_tick = 0
+        self._hits_before = recorder.front_hits
         self.share: MemoryShare | None = None
         self._misses = stream.nothing
         self._misses_at = 0

@@ -101,6 +101,11 @@ class Shedding:
             raise OptionError(f'when_full={self.when_full!r} is not known. Use "error" or "block".')
         parse_memory(self.max_bytes, "max_bytes")
 
+    @property
+    def considers(self) -> bool:
+        """Whether tuples are shed from an arrival queue, after they were considered."""
+        return self.strategy == "considering"
+
     def open(self, now: float) -> ShedFile:
         """The shed file, with what an earlier run left in it."""
         return ShedFile.recover(self.folder, parse_memory(self.max_bytes, "max_bytes"), now)
@@ -139,7 +144,7 @@ class Shedder:
         self._held = held
         self._chunk_rows = stream.most_rows
         self._random = np.random.default_rng(shedding.seed)
-        self._finished = 0
+        self._finished = recorder.joined + recorder.unmatched - recorder.front_hits
         self._entered: Entered | None = None
         recorder.arrived += len(file)
         recorder.shed += len(file)

@@ -72,6 +72,10 @@ class TimedArrivals:
         self.next = self._ask()
         return taken
 
+    def go_on(self) -> None:
+        """The arrivals had come to an end for a while: ask for the next."""
+        self.next = self._ask()
+
     def _ask(self) -> Timed | None:
         found: object = next(self._arrivals, None)
         if found is None:

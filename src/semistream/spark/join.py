@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from semistream.algorithms import engine
+from semistream.algorithms import fixed_engine
 from semistream.budget import parse_memory
 from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.errors import OptionError
@@ -154,7 +154,7 @@ def _checked_shape(
     if getattr(master, "shard_count", 1) > 1:
         # How the shards share the memory is checked when that is decided.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
-    return engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
+    return fixed_engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
 
 
 def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:

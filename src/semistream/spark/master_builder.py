@@ -23,6 +23,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from semistream.errors import InternalError, KeyColumnError
 from semistream.keys import KeyCodec
 from semistream.relation.build import Recipe, check_columns, next_version
+from semistream.relation.build_progress import Report
+from semistream.relation.columns import SparkFrame
 from semistream.relation.draft import Draft
 from semistream.relation.files import Storage
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
@@ -47,24 +49,24 @@ from semistream.spark.build_tasks import (
     WriteTask,
 )
 from semistream.spark.filter_build import write_filter
-from semistream.spark.progress import BuildProgress, Report, reporter, watched
+from semistream.spark.progress import reporter, watched
 
-__all__ = ["BuildProgress", "build"]
+__all__ = ["build"]
 
 
 def build(
-    df: object,
+    df: SparkFrame,
     storage: Storage,
     *,
     key: str | Sequence[str],
     page_bytes: int,
     layout: str | None,
     order_by: str | None,
-    sample: object | None,
+    sample: SparkFrame | None,
     shards: int,
     filter_bits: int,
     replace: bool,
-    progress: object,
+    progress: bool | Report | None,
 ) -> int:
     """Write the next version and commit it; its number. See `MasterTable.build`."""
     frame = batch_frame(df, "df")

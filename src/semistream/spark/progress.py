@@ -7,36 +7,22 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from rich.console import Console
 
 from semistream.errors import OptionError
+from semistream.relation.build_progress import BuildProgress, Report
 from semistream.relation.draft import Draft
 
-__all__ = ["BuildProgress", "Report", "reporter", "watched"]
+__all__ = ["reporter", "watched"]
 
 _SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True)
-class BuildProgress:
-    """What a master build has done so far."""
-
-    step: str
-    """What it does now: "pages", "locator", "filter" or "done"."""
-    files: int
-    """Files that are there, those of tasks under way included."""
-    bytes: int
-
-
-Report: TypeAlias = Callable[[BuildProgress], None]
-
-
-def reporter(progress: object) -> Report | None:
+def reporter(progress: bool | Report | None) -> Report | None:
     """Who is to be told of the progress; None for nobody."""
     if progress is None:
         progress = sys.stderr.isatty()

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from semistream.algorithms import Engine, engine
+from semistream.algorithms import Engine, fixed_engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
@@ -129,11 +129,15 @@ class JoinTask:
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or a shard, with a part of the task's memory or all."""
         options: dict[str, Any] = dict(self.options)
-        return engine(master, algorithm=self.algorithm, memory=memory, **self._terms(), **options)
+        return fixed_engine(
+            master, algorithm=self.algorithm, memory=memory, **self._terms(), **options
+        )
 
     def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
         """An INLJ that gives the same columns; it passes the filter by, to be soon at work."""
-        return engine(master, algorithm="inlj", memory=memory, use_filter=False, **self._terms())
+        return fixed_engine(
+            master, algorithm="inlj", memory=memory, use_filter=False, **self._terms()
+        )
 
     def key_shards(self, master: MasterTable) -> KeyShards:
         """What finds the shard of the join's stream tuples."""

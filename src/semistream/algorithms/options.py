@@ -1,49 +1,39 @@
-"""Making an engine: what a user asks for is checked before anything is opened."""
+"""Options of an engine, checked before anything is opened."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping
+from typing import TypeAlias
 
-from semistream.algorithms.engine import Chooser, Engine
 from semistream.algorithms.registry import AUTO, BY_NAME, needs_of
 from semistream.algorithms.sizing import Needs
-from semistream.budget import parse_memory
 from semistream.errors import OptionError
-from semistream.metrics import Clock
 from semistream.parts.admission import ADMISSIONS
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import IO_MODES, MasterTable
 
+Options: TypeAlias = Mapping[str, int | str]
+"""Sizes and rules that are fixed, by name."""
 
-def engine(
+
+def check_engine(
     master: MasterTable,
-    *,
     on: On,
-    memory: int | str,
-    how: str = "inner",
-    algorithm: str = AUTO,
-    columns: Sequence[str] | None = None,
-    io: str = "buffered",
-    clock: Clock = time.perf_counter,
-    use_filter: bool | None = None,
-    **options: int | str,
-) -> Engine:
-    """The join operator without Spark.
+    how: str,
+    algorithm: str,
+    io: str,
+    use_filter: bool | None,
+    options: Options,
+) -> None:
+    """Refuse whatever an engine cannot be made with."""
+    _check_master(master)
+    check_options(algorithm, options)
+    check_join(how, io)
+    resolve_on(on, master.key)
+    _check_filter(use_filter, master)
 
-    `algorithm` is one of `ALGORITHMS`, or "auto": then the cost model chooses it and its sizes
-    when the first batch shows the stream, and `Engine.plan` says why. `on` names the stream's key
-    columns (a name, a list, or a dict from stream column to master key column); `how` is "inner"
-    or "left"; `memory` is the budget for everything, as bytes or "64MB"; `columns` chooses the
-    master's columns. Sizes can be fixed with `partition_pages`, `stream_slots`, `chunk_tuples`
-    (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups` (partitions that
-    HYBRIDJOIN reads at a time; 0 for one, decoded as a whole); `admission` chooses the front
-    stage's rule, one of "paper", "balance" and "tinylfu", `front_percent` how much of the memory
-    it may have or `front_rows` how many rows, and `threshold` holds the paper's threshold where it
-    is. The master's membership filter, if it has one, is used when it fits the budget;
-    `use_filter` True insists on it, False goes without.
-    """
+
+def _check_master(master: MasterTable) -> None:
     if not isinstance(master, MasterTable):
         raise OptionError(
             f"master is a {type(master).__name__}; it must be a MasterTable. Open one with "
@@ -55,20 +45,6 @@ def engine(
             "reads one. Make an engine for each, with master.shard(i), or join on Spark with "
             "ss.join."
         )
-    choose: Chooser | None = None
-    if algorithm == AUTO:
-        check_options(AUTO, options)
-        # The cost model stands above this layer: it is looked up when asked for.
-        choose = import_module("semistream.cost.auto").AutoChoice(master, io, options)
-        algorithm = "chybridjoin"
-    else:
-        check_options(algorithm, options)
-    check_join(how, io)
-    resolve_on(on, master.key)
-    chosen = BY_NAME[algorithm]
-    _check_filter(use_filter, master)
-    size = parse_memory(memory)
-    return Engine(chosen, master, on, how, size, io, columns, clock, options, use_filter, choose)
 
 
 def check_join(how: str, io: str) -> None:
@@ -77,15 +53,6 @@ def check_join(how: str, io: str) -> None:
         raise OptionError(f'how={how!r} is not known. Use "inner" or "left".')
     if io not in IO_MODES:
         raise OptionError(f"io={io!r} is not known. Use one of: {', '.join(IO_MODES)}.")
-
-
-def check_options(algorithm: str, options: Mapping[str, int | str]) -> None:
-    """Refuse options that an algorithm, or with "auto" every one of them, has no use for."""
-    if algorithm == AUTO:
-        _check_auto_options(options)
-    else:
-        _check_options(needs_of(algorithm), options)
-    _check_front_stage(options)
 
 
 def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
@@ -98,7 +65,16 @@ def _check_filter(use_filter: bool | None, master: MasterTable) -> None:
         )
 
 
-def _check_front_stage(options: Mapping[str, int | str]) -> None:
+def check_options(algorithm: str, options: Options) -> None:
+    """Refuse options that an algorithm, or with "auto" every one of them, has no use for."""
+    if algorithm == AUTO:
+        _check_auto_options(options)
+    else:
+        _check_options(needs_of(algorithm), options)
+    _check_front_stage(options)
+
+
+def _check_front_stage(options: Options) -> None:
     """Options that contradict each other would be ignored in silence."""
     if "front_rows" in options and "front_percent" in options:
         raise OptionError(
@@ -110,7 +86,7 @@ def _check_front_stage(options: Mapping[str, int | str]) -> None:
         )
 
 
-def _check_auto_options(options: Mapping[str, int | str]) -> None:
+def _check_auto_options(options: Options) -> None:
     for name, value in options.items():
         users = [known.needs for known in BY_NAME.values() if name in known.needs.options]
         if not users:
@@ -118,7 +94,7 @@ def _check_auto_options(options: Mapping[str, int | str]) -> None:
         _check_options(users[0], {name: value})
 
 
-def _check_options(needs: Needs, options: Mapping[str, int | str]) -> None:
+def _check_options(needs: Needs, options: Options) -> None:
     for name, value in options.items():
         if name not in needs.options:
             known = ", ".join(needs.options) or "none"
