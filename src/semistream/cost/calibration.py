@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from semistream.algorithms import engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
 from semistream.cost.read_costs import ReadCost, read_costs
+from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
 from semistream.relation import MasterTable
 from semistream.workload import ZipfKeys, products, sales
@@ -39,24 +40,16 @@ _ROWS, _BATCH, _SEED = 100_000, 10_000, 20
 _REPEAT = 3
 _PULL, _BYTE_PULL = 0.1, 1.0
 """How much a factor that is known beforehand weighs against a run that is explained."""
-_COUNTED: dict[str, tuple[str, ...]] = {
-    "partitions_read": ("partition_read",),
-    "sequential_reads": ("sequential_read",),
-    "set_reads": ("set_read",),
-    "set_bytes": ("set_byte",),
-    "set_codes": ("set_code",),
-    "bytes_read": ("byte_read",),
-    "index_pages_read": ("index_page_read",),
-    "iterations": ("iteration",),
-    "probes": ("probe",),
-    "hash_probes": ("hash_probe",),
-    "front_probes": ("front_probe",),
-    "front_chunks": ("front_chunk",),
-    "partition_probes": ("partition_probe",),
-    "appends": ("append", "delete"),
-    "outputs": ("output", "stream_read"),
+_TOGETHER = {"delete": "append", "stream_read": "output"}
+"""Operations that come with another one in every run: the runs give one price for the two."""
+_NOT_MEASURED = ("page_read", "shed")
+"""A page costs nothing beside its bytes, and no run sheds."""
+_MEASURED = {
+    factor: (factor, *(other for other, first in _TOGETHER.items() if first == factor))
+    for factor in FACTORS
+    if factor not in (*_TOGETHER, *_NOT_MEASURED)
 }
-"""Counters that the runs tell apart, and the factors that go with them."""
+"""The factors that the runs tell apart, each with those that share its price."""
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
@@ -192,28 +185,25 @@ def _per_byte(reads: list[ReadCost]) -> float:
 
 def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
-    known = asdict(replace(shipped_factors().factors, byte_read=byte))
-    counts = np.array([[getattr(m, name) for name in _COUNTED] for m in measured], np.float64)
-    where = list(_COUNTED).index
-    # What is read in a row, or as one of a set, is counted there.
-    for part in ("sequential_reads", "set_reads"):
-        counts[:, where("partitions_read")] -= counts[:, where(part)]
-    counts[:, where("bytes_read")] -= counts[:, where("set_bytes")]
+    usually = replace(shipped_factors().factors, byte_read=byte)
+    known = dict(zip(FACTORS, usually.prices, strict=True))
+    columns = [FACTORS.index(name) for name in _MEASURED]
+    counts = np.array([operations(metrics) for metrics in measured], np.float64)[:, columns]
     seconds = np.array([m.seconds for m in measured])
-    together = np.array([sum(known[factor] for factor in factors) for factors in _COUNTED.values()])
+    together = np.array([sum(known[name] for name in names) for names in _MEASURED.values()])
     # In all, this machine may be faster than the one that the known factors are of.
     faster = float(np.median(seconds / (counts @ together)))
-    usual = together * [1.0 if name == "bytes_read" else faster for name in _COUNTED]
-    pull = np.array([_BYTE_PULL if name == "bytes_read" else _PULL for name in _COUNTED])
+    usual = together * [1.0 if name == "byte_read" else faster for name in _MEASURED]
+    pull = np.array([_BYTE_PULL if name == "byte_read" else _PULL for name in _MEASURED])
     # Where the runs do not tell two prices apart, they stay as they usually are to each other.
     pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
     wanted = np.concatenate([np.ones(len(seconds)), pull])
     prices = least_squares(pulled, wanted)
     missed = float(np.abs(counts @ prices / seconds - 1).mean())
     found = {
-        factor: float(known[factor] * price / before)
-        for factors, price, before in zip(_COUNTED.values(), prices, together, strict=True)
-        for factor in factors
+        name: float(known[name] * price / before)
+        for names, price, before in zip(_MEASURED.values(), prices, together, strict=True)
+        for name in names
     }
     return replace(shipped_factors().factors, page_read=0.0, **found), missed
 

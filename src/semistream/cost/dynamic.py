@@ -119,9 +119,11 @@ class TunedEngine:
                 self._engine = None
 
     def metrics(self) -> Metrics:
-        """Counters of all plans together; durations are those of the plan that took longest."""
+        """All plans together, as `Metrics.merge` has it."""
         running = [] if self._engine is None or not self._runs else [self._engine.metrics()]
-        return _sum([*self._ended, *running])
+        if not (self._ended or running):
+            raise OptionError("Nothing has run yet, so there are no metrics.")
+        return Metrics.merge([*self._ended, *running])
 
     def memory(self) -> dict[str, int]:
         """Bytes by part of the plan in use; its "budget" may be less than was given."""
@@ -312,22 +314,3 @@ class _Section:
                 self.held = batch
                 return
             yield batch
-
-
-def _sum(parts: list[Metrics]) -> Metrics:
-    """Several runs as one."""
-    if not parts:
-        raise OptionError("Nothing has run yet, so there are no metrics.")
-    longest = max(parts, key=lambda metrics: metrics.seconds)
-    sums = {
-        field.name: sum(getattr(part, field.name) for part in parts)
-        for field in fields(Metrics)
-        if field.name not in _NOT_SUMMED
-    }
-    peak = max(part.peak_memory for part in parts)
-    budget = max(part.budget for part in parts)
-    name = parts[-1].algorithm
-    return replace(longest, **sums, algorithm=name, peak_memory=peak, budget=budget)
-
-
-_NOT_SUMMED = ("algorithm", "processing_time", "waiting_time", "peak_memory", "budget")

@@ -6,7 +6,7 @@ The papers tune both ways, too. The stream is made from R's own keys, after Zipf
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -113,8 +113,7 @@ def steady_run(
     """Operations per tuple and tuples per second, from batch `warm` to the last arrival."""
     first, last = _steady(some, batches, warm)
     tuples = last.arrived - first.arrived
-    names = [field.name for field in fields(Operations)]
-    counted = Operations(**{n: (getattr(last, n) - getattr(first, n)) / tuples for n in names})
+    counted = Operations(**{name: n / tuples for name, n in last.since(first).items()})
     return counted, tuples / max(last.seconds - first.seconds, 1e-9)
 
 

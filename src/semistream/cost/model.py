@@ -131,8 +131,7 @@ class CostModel:
             **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
-            **self._front_look_up(plan),
-            outputs=self._outputs,
+            **self._arrival(plan),
             iterations=missed / _TUPLES_PER_STEP,
         )
 
@@ -188,7 +187,11 @@ class CostModel:
         if plan.look_ups:
             # Rows that nobody waits for are not looked at.
             probes = missed * self._codes(plan, front, missed, state) if missed else 0.0
-            read |= {"set_reads": reads, "set_bytes": read["bytes_read"], "set_codes": probes}
+            read |= {
+                "batched_reads": reads,
+                "batched_bytes": read["bytes_read"],
+                "batched_codes": probes,
+            }
         operations = Operations(
             **read,
             index_pages_read=0.0 if in_key_order else reads,
@@ -228,19 +231,16 @@ class CostModel:
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
     def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
-        """What is done for each stream tuple, or for each that misses."""
-        return {
-            **self._front_look_up(plan),
-            "appends": missed,
-            "deletes": missed,
-            "outputs": self._outputs,
-        }
+        """What is done for each stream tuple, and for each that misses the front stage."""
+        return self._arrival(plan) | {"appends": missed, "deletes": missed}
 
-    def _front_look_up(self, plan: JoinPlan) -> dict[str, float]:
-        """Every stream tuple meets the front stage first, a chunk of them at a time."""
+    def _arrival(self, plan: JoinPlan) -> dict[str, float]:
+        """Every stream tuple is read, meets the front stage if there is one, and comes out."""
+        rows_per_key = self.master.row_count / self.popularity.keys
+        always = {"stream_reads": 1.0, "outputs": rows_per_key}
         if not plan.front_rows:
-            return {}
-        return {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
+            return always
+        return always | {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""
@@ -252,10 +252,6 @@ class CostModel:
             # A direct read begins and ends at a multiple of the alignment.
             "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),
         }
-
-    @property
-    def _outputs(self) -> float:
-        return self.master.row_count / self.popularity.keys
 
     def _partitions(self, plan: JoinPlan) -> int:
         return max(1, -(-self.master.page_count // plan.partition_pages))
