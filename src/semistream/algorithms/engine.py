@@ -20,7 +20,6 @@ from semistream.algorithms.sizing import Sizing
 from semistream.algorithms.timed_driver import TimedDriver
 from semistream.budget import MemoryBudget
 from semistream.errors import (
-    BudgetError,
     InternalError,
     OptionError,
     StreamSchemaError,
@@ -324,14 +323,7 @@ class Engine:
         if timed and "look_ups" in needs.options:
             # Whose turn it is depends on the time: one tuple is looked up, then time passes.
             options = {**options, "look_ups": 0}
-        if self._use_filter is not False and self._master.filter_bytes:
-            sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
-            try:
-                return sizing.plan(memory, options)
-            except BudgetError:
-                if self._use_filter:
-                    raise
-        return Sizing(needs, self._master, shape, first).plan(memory, options)
+        return Sizing(needs, self._master, shape, first, self._use_filter).plan(memory, options)
 
     def _drive(self, algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
         stream = algorithm.stream

@@ -72,5 +72,5 @@ def in_memory(
 ) -> dict[str, int] | None:
     """The options by which all of R is kept in memory, if it fits."""
     options = {"pinned_partitions": max(master.page_count, 1)}
-    plan = Sizing(needs_of(IN_MEMORY), master, shape, sample).fitting(memory, options)
+    plan = Sizing(needs_of(IN_MEMORY), master, shape, sample).plan_or_none(memory, options)
     return None if plan is None else options

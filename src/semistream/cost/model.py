@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
+from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import CostFactors
@@ -31,8 +32,6 @@ from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
 
-_TUPLES_PER_STEP = 65536
-"""INLJ takes so many tuples in a step."""
 _LEARNED = 0.95
 """The hit share at which a front stage is judged, of what it will be: it is still learning."""
 _LOCATOR_ROW = 16
@@ -58,8 +57,9 @@ class CostModel:
         skew: Skew,
         factors: CostFactors,
         io: str = "buffered",
+        use_filter: bool | None = None,
     ) -> None:
-        """`sample` tells how wide stream tuples are, as for `Sizing`."""
+        """`sample` and `use_filter` are those of `Sizing`."""
         self.master = master
         self.shape = shape
         self.sample = sample
@@ -67,10 +67,12 @@ class CostModel:
         self.factors = factors
         self.popularity = Popularity(master, skew)
         self._direct = io == "direct"
+        self._use_filter = use_filter
 
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
-        return Sizing(needs_of(algorithm), self.master, self.shape, self.sample)
+        needs = needs_of(algorithm)
+        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter)
 
     def planned(
         self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None
@@ -132,7 +134,7 @@ class CostModel:
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
             **self._arrival(plan),
-            iterations=missed / _TUPLES_PER_STEP,
+            iterations=missed / TUPLES_PER_STEP,
         )
 
     def _located(self, missed: float, chunk: int) -> float:

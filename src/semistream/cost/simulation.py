@@ -27,12 +27,19 @@ def simulated_reads(
     """Partition reads per tuple that enters; the arguments are those of `steady_state`."""
     light, heavy, factor = _scaled(shares, slots)
     weights = np.append(np.concatenate([light, heavy]), settled_at_once)
-    cumulated = np.cumsum(weights / weights.sum())
     scaled = max(int(slots / factor), 2)
+    homes = _drawn(weights, (_FILLINGS + 1) * scaled)
     reads = np.zeros(len(weights), np.int64)
-    tuples = _play(cumulated, scaled, _FILLINGS * scaled, look_ups, reads, _SEED)
+    tuples = _play(homes, scaled, look_ups, reads)
     # With fewer slots a heavy partition is read more often, a group of light ones is not.
     return float(reads[: len(light)].sum() + reads[len(light) :].sum() / factor) / tuples
+
+
+def _drawn(weights: Floats, tuples: int) -> NDArray[np.int32]:
+    """The partitions that tuples fall on, by chance, in proportion to the weights."""
+    chance = np.random.RandomState(_SEED).random_sample(tuples)
+    homes = np.searchsorted(np.cumsum(weights / weights.sum()), chance, side="right")
+    return np.minimum(homes, len(weights) - 1).astype(np.int32)
 
 
 def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
@@ -46,30 +53,20 @@ def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
 
 
 @kernel
-def _play(
-    cumulated: NDArray[np.float64],
-    slots: int,
-    tuples: int,
-    look_ups: int,
-    reads: NDArray[np.int64],
-    seed: int,
-) -> int:
+def _play(homes: NDArray[np.int32], slots: int, look_ups: int, reads: NDArray[np.int64]) -> int:
     """Let tuples come and be settled; counts the reads of the second half, returns its tuples.
 
-    The last partition is the pinned one: its tuples leave at the end of the step.
+    `homes` are the partitions that tuples fall on, with some to spare: what is still free is filled
+    up at the end. The last partition is the pinned one: its tuples leave at the end of the step.
     """
-    np.random.seed(seed)
-    pinned = len(cumulated) - 1
-    homes = np.empty(tuples + slots, np.int32)
-    oldest = np.full(len(cumulated), -1, np.int64)
-    waiting = np.zeros(len(cumulated), np.int64)
+    pinned, tuples = len(reads) - 1, len(homes) - slots
+    oldest = np.full(len(reads), -1, np.int64)
+    waiting = np.zeros(len(reads), np.int64)
     arrived = at = half = 0
     free = slots
     while arrived < tuples:
         for _ in range(free):
-            drawn = np.searchsorted(cumulated, np.random.random(), side="right")
-            home = drawn if drawn < pinned else pinned
-            homes[arrived] = home
+            home = homes[arrived]
             if home != pinned and oldest[home] < 0:
                 oldest[home] = arrived
             waiting[home] += 1

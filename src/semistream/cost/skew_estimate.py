@@ -37,8 +37,6 @@ class SkewEstimate:
     """How far the shares of the most frequent keys are from Zipf's law, at most."""
     top_codes: NDArray[np.int64]
     """Codes of the most frequent keys, the most frequent first."""
-    top_shares: NDArray[np.float64]
-    """Their shares of the sample."""
     tuples: int
 
     def __str__(self) -> str:
@@ -74,7 +72,6 @@ def estimate_skew(codes: NDArray[np.int64], keys: int, order: str | None = None)
         error,
         misfit,
         found[by_count[:1000]],
-        shares,
         len(codes),
     )
 
