@@ -1,4 +1,4 @@
-"""Empirical tuning: run the sizes instead of predicting them, and see how far the two are apart.
+"""Empirical tuning: run joins of several sizes, and compare with what the model predicts.
 
 The papers tune both ways, too. The stream is made from R's own keys, after Zipf's law.
 """
@@ -79,7 +79,7 @@ def measure_grid(
 
 
 def _around(best: Prediction) -> Iterator[dict[str, Any]]:
-    """Half, as much and twice as much of every size that was tuned."""
+    """Half, once and twice of every size that was tuned, in all combinations."""
     names = [name for name, value in best.options.items() if isinstance(value, int) and value]
     for factors in product(_AROUND, repeat=len(names)):
         changed = {

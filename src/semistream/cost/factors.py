@@ -60,7 +60,7 @@ class CostFactors:
     """Per tuple that goes to disk or comes back."""
 
     def __post_init__(self) -> None:
-        """No operation takes less than no time."""
+        """Refuse prices that are negative or not finite."""
         for name, value in asdict(self).items():
             if value is not None and not 0 <= value < float("inf"):
                 raise OptionError(f"The cost factor {name} is {value}; give seconds of at least 0.")

@@ -33,13 +33,13 @@ from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
 
 _LEARNED = 0.95
-"""The hit share at which a front stage is judged, of what it will be: it is still learning."""
+"""A front stage is judged while it still learns: it has this part of its final hit share then."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
 
 class _Front(NamedTuple):
-    """A front stage that has settled: its rows, its hit share, and the slots it leaves."""
+    """A front stage that has settled: its rows, its hit share, and the slots for waiting tuples."""
 
     rows: int
     hits: float
@@ -120,7 +120,7 @@ class CostModel:
         return _Front(rows, top(self._keys(rows)), slots)
 
     def _keys(self, rows: float) -> float:
-        """How many keys have so many master rows."""
+        """How many keys `rows` master rows belong to."""
         return rows * self.popularity.keys / max(self.master.row_count, 1)
 
     def _look_ups(self, plan: JoinPlan, front: _Front) -> Operations:
@@ -215,7 +215,7 @@ class CostModel:
 
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
-        # Codes come throughout their partition's wait, and not all partitions wait to the end.
+        # A code first comes at any time of its partition's wait, and few partitions wait longest.
         return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
@@ -229,7 +229,7 @@ class CostModel:
         return operations, plan.stream_slots / 2
 
     def _top(self, plan: JoinPlan, front: _Front) -> int:
-        """The most frequent keys that never reach the disk; pinned ones are left out elsewhere."""
+        """How many of the most frequent keys never reach the disk; pinned ones count apart."""
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
     def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:

@@ -18,7 +18,7 @@ class Operations(Counters[float]):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan does for a stream that is always there, in the steady state."""
+    """What a plan does in the steady state, for a stream that never runs dry."""
 
     plan: JoinPlan
     operations: Operations
