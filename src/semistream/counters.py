@@ -8,6 +8,7 @@ a field of `CostFactors`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -115,22 +116,25 @@ PRICES = tuple(
 FACTORS = tuple(dict.fromkeys(price.factor for price in PRICES))
 """Their cost factors."""
 
-_FIRST_COUNTER = {price.factor: price.counter for price in reversed(PRICES)}
-_counts = attrgetter(*(_FIRST_COUNTER[factor] for factor in FACTORS))
-_CORRECTIONS = (
-    *(
-        (p.counter, FACTORS.index(p.factor), 1)
-        for p in PRICES
-        if p.counter != _FIRST_COUNTER[p.factor]
-    ),
-    *((p.counter, FACTORS.index(p.instead_of), -1) for p in PRICES if p.instead_of),
-)
-"""Counters that are also paid by a factor, or not paid by it after all: its place, and the sign."""
+_FIRST = {price.factor: price.counter for price in reversed(PRICES)}
+
+
+def _corrections() -> Iterator[tuple[str, int, int]]:
+    """What the first counter of a factor leaves out or has too much: counter, place and sign."""
+    for price in PRICES:
+        if price.counter != _FIRST[price.factor]:
+            yield price.counter, FACTORS.index(price.factor), 1
+        if price.instead_of:
+            yield price.counter, FACTORS.index(price.instead_of), -1
+
+
+_first_counts = attrgetter(*(_FIRST[factor] for factor in FACTORS))
+_CORRECTIONS = tuple(_corrections())
 
 
 def operations(counted: Counted) -> list[float]:
     """How often each of `FACTORS` is to be paid for what was counted."""
-    number = list(_counts(counted))
+    number = list(_first_counts(counted))
     for counter, place, sign in _CORRECTIONS:
         number[place] += sign * getattr(counted, counter)
     return number
