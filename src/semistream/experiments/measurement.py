@@ -22,31 +22,6 @@ Runs without such lumps differ by less than 3 % between 3 + 2 and 24 + 8."""
 _SLOW_SECONDS: Final = 8.0
 _TIMELINE: Final = 24
 _MOST_BATCH: Final = 65536
-_COUNTERS: Final = [
-    "arrived",
-    "joined",
-    "unmatched",
-    "outputs",
-    "iterations",
-    "partitions_read",
-    "sequential_reads",
-    "set_reads",
-    "set_bytes",
-    "set_codes",
-    "pages_read",
-    "bytes_read",
-    "probes",
-    "hash_probes",
-    "front_probes",
-    "front_chunks",
-    "partition_probes",
-    "appends",
-    "deletes",
-    "matches",
-    "front_hits",
-    "shed",
-    "returned",
-]
 
 
 class Progress:
@@ -113,7 +88,7 @@ def measurement(setting: Setting, plan: JoinPlan, progress: Progress) -> dict[st
     begun, ended = progress.begun, progress.ended
     assert begun is not None
     assert ended is not None
-    counted = {name: getattr(ended, name) - getattr(begun, name) for name in _COUNTERS}
+    counted = ended.since(begun)
     finished = counted["joined"] + counted["unmatched"]
     seconds = ended.seconds - begun.seconds
     iterations = max(1, counted["iterations"])
