@@ -22,7 +22,7 @@ _READING: Final = (
     "- *agrees*: within the tolerance beside the paper's number; where the paper gives none, on"
     " the right side of equal. *direction agrees*: on the right side, but outside the "
     "tolerance.",
-    "- *fitted*: the prices were derived from this number, so that it comes out shows nothing.",
+    "- *fitted*: the prices were derived from this number, so that it agrees proves nothing.",
     "- Most of the papers' curves are lost in our copies. Claims are what the text says of them.",
     "- Chosen after first results were seen: how long runs are measured (until they converge; a "
     "shorter stretch had moved several ratios), the arrival rates of the overload, the two series "

@@ -71,7 +71,7 @@ RAW_DISK: Final = Platform(
         "then has about 156 results, which leaves 0.4 µs for each.",
         "What remains of c, 23.5 µs, is divided evenly between reading, adding and removing a "
         "tuple.",
-        "Assumed: 0.2 ms for each read of a scan, since nothing in the text bears on it.",
+        "Assumed: 0.2 ms for each read of a scan, since the text says nothing about it.",
     ),
 )
 
@@ -92,7 +92,7 @@ MYSQL: Final = Platform(
     look_up=6.7e-3,
     derivation=(
         "Below 150 tuples/s a tuple waits longer for HYBRIDJOIN than for INLJ (2011, §6.2.1): "
-        "about there INLJ stops to keep up, so a look-up is taken to last 1/150 s = 6.7 ms.",
+        "INLJ stops keeping up at about that rate, so a look-up is taken to last 1/150 s = 6.7 ms.",
         "HYBRIDJOIN is at most 5 times slower than INLJ (§4.3), both with a read for each tuple: a "
         "partition of 500 rows, which is the authors' size, takes 5 look-ups = 33.3 ms. So a row "
         "takes (33.3 - 6.7) / 500 ms = 53 µs, wherever it lies: 2.3 MB/s.",

@@ -19,7 +19,7 @@ from typing import Any
 
 from semistream_papers.runs.setting import Setting
 
-__all__ = ["ResultFile", "provenance"]
+__all__ = ["ResultFile"]
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -54,7 +54,7 @@ class ResultFile:
             "timing": timing,
             "setting": asdict(setting),
             "result": dict(result),
-            **provenance(),
+            **_provenance(),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         begun = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
@@ -68,7 +68,7 @@ class ResultFile:
 
 
 @lru_cache(maxsize=1)
-def provenance() -> dict[str, Any]:
+def _provenance() -> dict[str, Any]:
     """The code, the versions and the machine of this process."""
     from semistream import __version__
 

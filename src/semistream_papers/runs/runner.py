@@ -28,9 +28,8 @@ from semistream_papers.runs.setting import Setting
 from semistream_papers.runs.sized_engine import sized_engine
 from semistream_papers.workloads.keyed_rows import KeyedTuples
 
-__all__ = ["TIMINGS", "Result", "run"]
+__all__ = ["Result", "run"]
 
-TIMINGS: Final = ("priced", "measured")
 Result = dict[str, Any]
 """What a run gives, as it stands in a line of JSON."""
 

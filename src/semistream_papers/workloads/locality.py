@@ -15,7 +15,7 @@ __all__ = ["LocalKeys"]
 
 
 class LocalKeys:
-    """Keys of a stream of `tuples` tuples; behind the last interval the first comes again.
+    """Keys of a stream of `tuples` tuples; after the last interval the first comes again.
 
     Example:
         >>> keys = LocalKeys(domain=1_000, tuples=100, intervals=4, seed=1)

@@ -37,12 +37,12 @@ _KEY: Final = "key"
 _MAGIC_BYTES: Final = 8
 
 
-def synthetic_schema(row_bytes: int, payload: str = "payload") -> pa.Schema:
+def synthetic_schema(row_bytes: int) -> pa.Schema:
     """The columns of a synthetic relation."""
     return pa.schema(
         [
             pa.field(_KEY, pa.int64(), nullable=False),
-            pa.field(payload, pa.binary(row_bytes - KEY_BYTES), nullable=False),
+            pa.field("payload", pa.binary(row_bytes - KEY_BYTES), nullable=False),
         ]
     )
 
@@ -52,7 +52,7 @@ def _row_number(rows: Ints) -> Ints:
 
 
 class SyntheticMaster(MasterTable):
-    """R of `rows` rows of `row_bytes` bytes: an int64 column "key" and a constant payload.
+    """R of `rows` rows of `row_bytes` bytes: an int64 column "key" and a payload of zeros.
 
     Only the page index is in memory, and the budget of a join is not charged for it: the papers'
     index belongs to the database.
@@ -69,16 +69,15 @@ class SyntheticMaster(MasterTable):
         row_bytes: int = 120,
         page_bytes: int = 65536,
         keys: KeyRule = _row_number,
-        payload: str = "payload",
     ) -> None:
         if rows < 1 or row_bytes <= KEY_BYTES:
             raise OptionError(
                 f"rows={rows} and row_bytes={row_bytes}; give at least one row of more than "
                 f"{KEY_BYTES} bytes: its key takes that much."
             )
-        self._made = (rows, row_bytes, page_bytes, keys, payload)
+        self._made = (rows, row_bytes, page_bytes, keys)
         self._keys = keys
-        schema = synthetic_schema(row_bytes, payload)
+        schema = synthetic_schema(row_bytes)
         pages = _page_index(rows, page_bytes, schema, keys)
         manifest = Manifest(
             version=1,

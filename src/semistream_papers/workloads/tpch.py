@@ -1,8 +1,9 @@
 """TPC-H customers as master data and orders as the stream.
 
-`tpchgen-cli` (on PyPI, in the extra `reproduce`) generates both at any scale factor. Its order
-keys are uniform, and a third of the customers never order; to have skew, each order's customer is
-drawn anew by a Zipf law over all customers, hot ones scattered.
+`tpchgen-cli` (on PyPI, in the extra `reproduce`) generates both at any scale factor: 150,000
+customers at factor 1, and ten orders for each. Its orders are spread evenly over two thirds of the
+customers. For a skewed stream each order gets another customer, drawn by a Zipf law over all of
+them, with the frequent ones scattered.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ import pyarrow.parquet as pq
 from semistream.errors import OptionError
 from semistream.workload.zipf import ZipfKeys, scattered
 
-__all__ = ["CUSTOMERS_PER_SCALE", "generate", "read_customers", "read_orders"]
-
-CUSTOMERS_PER_SCALE = 150_000
-"""Customers at scale factor 1; there are ten orders for each."""
+__all__ = ["generate", "read_customers", "read_orders"]
 
 _BATCH_ROWS = 1 << 16
 
@@ -75,6 +73,6 @@ def _program() -> str:
     found = str(beside) if beside.exists() else shutil.which("tpchgen-cli")
     if found is None:
         raise OptionError(
-            "tpchgen-cli was not found. Install it: pip install 'semistream[reproduce]'."
+            'tpchgen-cli was not found. Install it: pip install "semistream[reproduce]".'
         )
     return found

@@ -47,9 +47,9 @@ _STATION_SKEW: Final = 0.5
 class StationKeys:
     """Longitudes of reports: places that report often come often. O(n) per call.
 
-    How skewed real reports are depends on the month; the exponent is of the Zipf law over the
-    longitudes, which are scattered, since neighbours need not report alike. `places` is how many
-    longitudes there are.
+    How skewed real reports are depends on the month. `exponent` is that of the Zipf law over the
+    longitudes. Frequent ones are scattered, since neighbours need not report equally often.
+    `places` is how many longitudes there are.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StationKeys:
 
     def longitudes(self, n: int) -> Ints:
         """The longitudes of the next n reports."""
-        # One world: the seed draws reports, but the places are always the same.
+        # The seed decides which reports come; how often a place reports is the same for all seeds.
         return scattered(self._keys.ranks(n), self._keys.domain, seed=0)
 
 
