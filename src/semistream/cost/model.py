@@ -1,7 +1,8 @@
 """The model: from the sizes of a plan to the operations that a stream tuple takes.
 
-It describes this engine, not the papers' prototypes (their equations are in `cost.equations`):
-the sizes are those that `Sizing` gives, and a prediction has the counters that a run would have.
+It describes this engine, not the papers' prototypes, whose equations are in
+`semistream_papers.equations`: the sizes are those that `Sizing` gives, and a prediction has the
+counters that a run would have.
 
     skew ─► popularity ─► front stage: hit share, rows, slots
                              └─► INLJ: a page per tuple, MESHJOIN: a cycle, HYBRIDJOIN: steady state
