@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery coverage costs lint format hooks bench clean
+.PHONY: help demo test figures recovery coverage costs lint format hooks bench dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ hooks: $(STAMP) ## Let git run the checks of make lint before each commit
 
 bench: $(STAMP) ## Measure the engine on this machine
 	$(BIN)/python benchmarks/engine.py
+
+dist: $(STAMP) ## Build wheel and source archive into dist/
+	$(BIN)/python -m build
 
 clean: ## Remove the virtual environment, caches and build products
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*

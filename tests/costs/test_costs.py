@@ -222,7 +222,8 @@ def _verdict(setting: Setting, worse: list[str], better: list[str]) -> str:
 
 def compared(known: Costs, found: Costs) -> tuple[list[str], list[str]]:
     """What has become worse, and what better, each with both values."""
-    worse, better = [], []
+    worse: list[str] = []
+    better: list[str] = []
     for name, old in known.items():
         new = found[name]
         is_off = abs(new - old) > (0 if name in _FIXED else _TOLERANCE * old)
