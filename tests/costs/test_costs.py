@@ -234,10 +234,10 @@ def compared(known: Costs, found: Costs) -> tuple[list[str], list[str]]:
 
 
 def _change(name: str, old: int, new: int, arrived: int) -> str:
-    percent = f"{(new - old) / old:+.1%}".replace("%", " %") if old else "from nothing"
-    return (
-        f"{name} {old:,} → {new:,} ({percent}; {old / arrived:.4g} → {new / arrived:.4g} per tuple)"
-    )
+    told = f"{(new - old) / old:+.1%}".replace("%", " %") if old else "from nothing"
+    if name != "peak_memory":
+        told += f"; {old / arrived:.4g} → {new / arrived:.4g} per tuple"
+    return f"{name} {old:,} → {new:,} ({told})"
 
 
 def _runs(setting: Setting) -> Iterator[list[pa.RecordBatch]]:
