@@ -125,7 +125,7 @@ class MasterTable(MasterVersion):
                 terminal; or a function that is called with a `BuildProgress` now and then.
         """
         # Spark stands above this layer: it is looked up when asked for, never imported here.
-        builder = import_module("semistream.spark.master_builder")
+        builder = import_module("semistream.spark.building.job")
         storage = storage_at(path)
         version = builder.build(
             df,
