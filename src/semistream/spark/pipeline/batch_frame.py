@@ -9,9 +9,9 @@ tuple that entered has left as one row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
@@ -21,7 +21,6 @@ from semistream.errors import MasterChangedError, OptionError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.columns import PREFIX, column
-from semistream.spark.join import Option, join
 from semistream.spark.pipeline.routes import (
     ATTEMPT,
     DEFER,
@@ -34,7 +33,7 @@ from semistream.spark.pipeline.routes import (
 )
 from semistream.spark.schema import carried_types, still_has
 
-__all__ = ["MATCHED", "NUMBER", "BatchShape", "JoinSettings", "Tally", "tallied", "tally_of"]
+__all__ = ["MATCHED", "NUMBER", "BatchShape", "Joiner", "Tally", "tallied", "tally_of"]
 
 NUMBER: Final = PREFIX + "number"
 """A tuple's number: unique within one run of a batch."""
@@ -42,17 +41,8 @@ MATCHED: Final = PREFIX + "matched"
 """Whether the tuple of a row has a master row."""
 _ROWS, _MARK, _UNMATCHED = "rows", "mark", "unmatched"
 
-
-@dataclass(frozen=True)
-class JoinSettings:
-    """How the tuples of every batch are joined: the arguments of `ss.join`."""
-
-    on: On
-    memory: int | str
-    algorithm: str = "auto"
-    columns: Sequence[str] | None = None
-    io: str = "buffered"
-    options: Mapping[str, Option] = field(default_factory=dict)
+Joiner: TypeAlias = Callable[..., DataFrame]
+"""`ss.join`, as a left join, with all arguments that are the same for every batch."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,9 @@ class BatchShape:
         self,
         source: DataFrame,
         master: MasterTable,
-        settings: JoinSettings,
+        on: On,
+        columns: Sequence[str] | None,
+        join: Joiner,
         retry: Retry | None = None,
         checks: Mapping[str, str] | None = None,
         defers: bool = False,
@@ -101,14 +93,14 @@ class BatchShape:
         taken = [name for name in source.columns if name.lower().startswith(PREFIX)]
         if taken:
             raise OptionError(f"Columns {taken} have names kept for a pipeline. Rename them.")
-        self._settings, self._retry, self._defers = settings, retry, defers
-        result = self._join(source, master, settings.on, settings.columns, None)
+        self._join, self._retry, self._defers = join, retry, defers
+        result = join(source, master, on=on, columns=columns)
         self.stream = source.schema
         self.stream_columns = source.columns
         self.output = result.schema
         self.payload = result.columns[len(source.columns) :]
         self._types = carried_types(master, self.payload)
-        self.key = tuple(resolve_on(settings.on, master.key).values())
+        self.key = tuple(resolve_on(on, master.key).values())
         self.checks = None if checks is None else Checks.of(self.key, source.columns, checks)
 
     @property
@@ -161,7 +153,8 @@ class BatchShape:
             ]
         on = dict(zip(keys, master.key, strict=True))
         columns = list(dict.fromkeys([*self.payload, master.key[0]]))
-        found = self._join(frame.select(*numbered), master, on, columns, metrics)
+        stream = frame.select(*numbered)
+        found = self._join(stream, master, on=on, columns=columns, metrics=metrics)
         return found.select(
             *(F.col(place).alias(name) for name, place in places.items()),
             *map(column, self.payload),
@@ -190,29 +183,6 @@ class BatchShape:
     def _judges(self) -> bool:
         """Whether tuples have verdicts: some may not be joined."""
         return self.checks is not None or self._defers
-
-    def _join(
-        self,
-        frame: DataFrame,
-        master: MasterTable,
-        on: On,
-        columns: Sequence[str] | None,
-        metrics: str | None,
-    ) -> DataFrame:
-        settings = self._settings
-        options: dict[str, Any] = dict(settings.options)
-        return join(
-            frame,
-            master,
-            on=on,
-            memory=settings.memory,
-            how="left",
-            algorithm=settings.algorithm,
-            columns=columns,
-            io=settings.io,
-            metrics=metrics,
-            **options,
-        )
 
     def _check_version(self, master: MasterTable) -> None:
         """Raise if this version lacks a column, or has it with another type."""

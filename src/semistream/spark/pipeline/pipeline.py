@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,8 +25,8 @@ from semistream.errors import CheckpointError, PipelineStateError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.files import Location
-from semistream.spark.join import Option
-from semistream.spark.pipeline.batch_frame import BatchShape, JoinSettings
+from semistream.spark.join import Option, join
+from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.batch_sequence import BatchSequence, Clock, Policy, steady_time
@@ -142,10 +143,13 @@ class Pipeline:
         target = target_seconds(batch_target, deferred)
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
+        more: dict[str, Any] = dict(options)
         self._shape = BatchShape(
             source,
             table,
-            JoinSettings(on, memory, algorithm, columns, io, options),
+            on,
+            columns,
+            partial(join, memory=memory, how="left", algorithm=algorithm, io=io, **more),
             self._outlets.retry,
             rejecting_checks(source, checks, is_rejecting=rejected is not None),
             defers=target is not None,
@@ -276,7 +280,8 @@ class Pipeline:
         Spark would then count its batches from 0, and the log would take them for batches that are
         done.
         """
-        ran = any(record.stream_batch is not None for record in log.records()[-1:])
+        last = log.last_record
+        ran = last is not None and last.stream_batch is not None
         if ran and not (self._checkpoint / "offsets").names():
             raise CheckpointError(
                 f"{self._checkpoint.spark} has a batch log, but not Spark's offsets. Restore all "

@@ -104,47 +104,39 @@ def is_divided(
     if master.shard_count == 1:
         return False
     pays = int(master.pages.length.sum()) > _PAYS_FROM * memory
-    shards = [master.shard(i) for i in range(master.shard_count)]
-    all_fit = _AllFit(make, shards, shape)
+    trial = _Trial(make, [master.shard(i) for i in range(master.shard_count)], shape)
     if shuffle is None:
-        shuffle = pays or not _passes(all_fit, memory)
+        shuffle = pays or not _passes(trial.all_shards, memory)
     if shuffle:
-        _demand(_OneFits(make, shards, shape), memory, "")
+        what = f"a task that joins with one of {master.shard_count} shards"
+        _demand(trial.one_shard, memory, what, "")
     else:
-        _demand(all_fit, memory, ", or use shuffle=True, so that a task joins with one shard")
+        what = f"a task that joins with all {master.shard_count} shards, an engine for each"
+        remedy = ", or use shuffle=True, so that a task joins with one shard"
+        _demand(trial.all_shards, memory, what, remedy)
     return shuffle
 
 
-class _AllFit:
-    """Raises `BudgetError` unless an engine for each shard fits the memory of a task."""
+class _Trial(NamedTuple):
+    """Raises `BudgetError` if the engines of a task do not fit its memory."""
 
-    def __init__(self, make: EngineMaker, shards: list[MasterTable], shape: JoinShape) -> None:
-        self._make, self._shards, self._shape = make, shards, shape
+    make: EngineMaker
+    shards: list[MasterTable]
+    shape: JoinShape
 
-    def __call__(self, memory: int) -> None:
-        each = AllShardsMemory.of(memory, len(self._shards)).each
-        for shard in self._shards:
-            self._make.engine(shard, max(each, 1)).shape(self._shape.stream_schema)
+    def all_shards(self, memory: int) -> None:
+        """An engine for each shard."""
+        each = AllShardsMemory.of(memory, len(self.shards)).each
+        for shard in self.shards:
+            self.make.engine(shard, max(each, 1)).shape(self.shape.stream_schema)
 
-    def __str__(self) -> str:
-        return f"a task that joins with all {len(self._shards)} shards, an engine for each"
-
-
-class _OneFits:
-    """Raises `BudgetError` unless an engine and look-ups in other shards fit a task's memory."""
-
-    def __init__(self, make: EngineMaker, shards: list[MasterTable], shape: JoinShape) -> None:
-        self._make, self._shards, self._shape = make, shards, shape
-
-    def __call__(self, memory: int) -> None:
-        schema = self._shape.stream_schema
+    def one_shard(self, memory: int) -> None:
+        """An engine for any one shard, and look-ups in the others."""
+        schema = self.shape.stream_schema
         none = pa.RecordBatch.from_pylist([], schema)
-        shares = OneShardMemory.of(memory, self._shards, self._shape, none)
-        for shard in self._shards:
-            self._make.engine(shard, shares.own).shape(schema)
-
-    def __str__(self) -> str:
-        return f"a task that joins with one of {len(self._shards)} shards"
+        shares = OneShardMemory.of(memory, self.shards, self.shape, none)
+        for shard in self.shards:
+            self.make.engine(shard, shares.own).shape(schema)
 
 
 _Fits = Callable[[int], None]
@@ -158,7 +150,7 @@ def _passes(fits: _Fits, memory: int) -> bool:
     return True
 
 
-def _demand(fits: _Fits, memory: int, remedy: str) -> None:
+def _demand(fits: _Fits, memory: int, what: str, remedy: str) -> None:
     """Raise `BudgetError`, with the least that works, unless the memory is enough."""
     if _passes(fits, memory):
         return
@@ -171,6 +163,6 @@ def _demand(fits: _Fits, memory: int, remedy: str) -> None:
         middle = (low + high) // 2
         low, high = (low, middle) if _passes(fits, middle) else (middle, high)
     raise BudgetError(
-        f"memory={memory:,} bytes is too little for {fits}: the least is {high:,} bytes. Give "
+        f"memory={memory:,} bytes is too little for {what}: the least is {high:,} bytes. Give "
         f"more memory{remedy}."
     )
