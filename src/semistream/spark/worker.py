@@ -99,7 +99,7 @@ class JoinTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the batches of one Spark task. The engine is this task's alone while it runs."""
-        # To an engine an empty batch means a pause; Spark may send one without meaning anything.
+        # To an engine an empty batch means a pause. Empty batches from Spark mean nothing.
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:

@@ -36,7 +36,7 @@ _WALL: Final = time.time() - time.perf_counter()
 
 
 def steady_time() -> float:
-    """The time, from a clock that nobody sets: it starts at the time of day of the import."""
+    """The time of day; changes of the system's clock after the import do not show in it."""
     return _WALL + time.perf_counter()
 
 
@@ -194,8 +194,8 @@ class BatchSequence:
         counts, last = Counts(**note["counts"]), self._log.last_outcome
         capacity = None if last is None else last.capacity
         target = self._policy.target
-        # Times of two kinds of batch mean nothing: the first one starts Python workers, and one
-        # that runs again may find half of its work done.
+        # Nothing is learned from the first batch, which starts Python workers, nor from one that
+        # runs again, which may find half of its work done.
         if target is not None and self._is_warm and not again:
             before = None if last is None else (_tuples(last.counts), last.seconds)
             capacity = learned(capacity, _tuples(counts), seconds, target, before)

@@ -171,7 +171,7 @@ class Pipeline:
         self._steward: threading.Thread | None = None
 
     def start(self) -> Pipeline:
-        """Start, from where the checkpoint is if there is one; returns at once."""
+        """Start, or go on from the checkpoint if there is one; returns at once."""
         if self._state != "new":
             raise PipelineStateError(
                 f"The pipeline {self.name} is {self._state}. Make a new one with the same "
