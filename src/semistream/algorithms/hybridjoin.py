@@ -82,10 +82,10 @@ class HybridJoin:
         yield from self.waiting.settle(wanted)
 
     def _look_up_several(self, look_ups: LookUps) -> Iterator[pa.RecordBatch]:
-        found = look_ups.take(self.waiting)  # 7, 8
-        yield from self.waiting.probe_found(found)  # 9-15
-        look_ups.done(found)
-        if len(self.waiting) and self.waiting.is_left(found):
+        some = look_ups.take(self.waiting)  # 7, 8
+        yield from self.waiting.probe_found(some)  # 9-15
+        look_ups.done(some)
+        if len(self.waiting) and self.waiting.is_left(some):
             yield from self._look_up_alone()
 
     def _look_up_alone(self) -> Iterator[pa.RecordBatch]:

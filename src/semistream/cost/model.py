@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
+from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import CostFactors
@@ -25,14 +26,12 @@ from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
 from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_ups import most_rows
-from semistream.parts.memory_share import judged_rows
+from semistream.parts.look_up_set import most_rows
+from semistream.parts.rebalancer import judged_rows
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
 
-_TUPLES_PER_STEP = 65536
-"""INLJ takes so many tuples in a step."""
 _LEARNED = 0.95
 """The hit share at which a front stage is judged, of what it will be: it is still learning."""
 _LOCATOR_ROW = 16
@@ -133,7 +132,7 @@ class CostModel:
             probes=missed,
             **self._front_look_up(plan),
             outputs=self._outputs,
-            iterations=missed / _TUPLES_PER_STEP,
+            iterations=missed / TUPLES_PER_STEP,
         )
 
     def _located(self, missed: float, chunk: int) -> float:

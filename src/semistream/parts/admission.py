@@ -25,6 +25,9 @@ from semistream.budget import Grant
 ADMISSIONS = ("paper", "balance", "tinylfu")
 """The rules by name."""
 
+TICKS_PER_TURN = 8
+"""Rules adapt so often in a turn."""
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
@@ -58,7 +61,6 @@ class PaperRule:
     within a turn.
     """
 
-    _TICKS_PER_TURN = 8
     _CHURN = 0.10
 
     def __init__(self, threshold: float = 2.0, moves: bool = True) -> None:
@@ -85,7 +87,7 @@ class PaperRule:
         """Move the threshold, unless it is held."""
         if not self._moves:
             return
-        if evicted > kept * self._CHURN / self._TICKS_PER_TURN:
+        if evicted > kept * self._CHURN / TICKS_PER_TURN:
             self.threshold *= 1.25
         elif not full:
             self.threshold = max(1.0, self.threshold * 0.8)

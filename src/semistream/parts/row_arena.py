@@ -240,12 +240,12 @@ class RowArena:
             kernels.measure_rows(chosen.fields, chosen.columns, head, chosen.rows, lengths)
         return np.multiply(lengths, float(GRANULE), dtype=np.float64)
 
-    def fitting(self, sizes: NDArray[np.float64]) -> int:
+    def how_many_fit(self, sizes: NDArray[np.float64]) -> int:
         """How many of the first rows of these sizes can be put now. O(rows)."""
         return int(np.searchsorted(np.cumsum(sizes), self.free_bytes, side="right"))
 
     def put(self, slots: Slots, chosen: Chosen | LaidOut, sizes: NDArray[np.float64]) -> None:
-        """Keep some rows, copied, under `slots`; `fitting` said that they fit."""
+        """Keep some rows, copied, under `slots`; `how_many_fit` said that they fit."""
         lengths = (sizes / GRANULE).astype(np.int32)
         total = int(lengths.sum())
         if (self._end + total) * GRANULE > self._block.memory.nbytes - SPILL:

@@ -71,11 +71,11 @@ class TupleStore:
         self._grant = grant
         self._capacity = capacity
 
-    def fitting(self, batch: pa.RecordBatch) -> int:
+    def how_many_fit(self, batch: pa.RecordBatch) -> int:
         """How many of the batch's first rows can be put now."""
         if self._heap is None:
             return int(batch.num_rows)
-        return self._heap.fitting(batch.select(self._layout.varying.names))
+        return self._heap.how_many_fit(batch.select(self._layout.varying.names))
 
     @property
     def heap_limit(self) -> int:

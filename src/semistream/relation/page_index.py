@@ -21,6 +21,8 @@ from semistream.relation.frame import ALIGNMENT, aligned
 
 __all__ = ["PageIndex"]
 
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
 _DTYPES: dict[str, Any] = {
     "first": np.int64,
     "last": np.int64,
@@ -80,6 +82,26 @@ class PageIndex:
     def fences(self, count: int) -> NDArray[np.int64]:
         """The first code of every `count` pages, copied; only for pages in code order."""
         return self.first[::count].copy()
+
+    def crossed(self, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a key has rows on both sides of an edge; edge i lies before page i."""
+        inside = (edges > 0) & (edges < len(self))
+        same: NDArray[np.bool_] = self.last[edges - 1] == self.first[edges % len(self)]
+        return inside & same
+
+    def settled(self, firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[Codes, Codes]:
+        """The codes low..high that each run of pages, first to before stop, settles by itself.
+
+        Every row of such a code is on these pages, or R has none. A code whose rows cross an
+        edge is not settled; low is above high where none is. Only for pages in code order.
+        """
+        begun, ended = self.crossed(firsts), stops < len(self)
+        low = np.where(firsts > 0, self.first[firsts], _LOWEST)
+        high = np.where(ended, self.first[stops % len(self)], _HIGHEST)
+        # There is no code above the highest or below the lowest.
+        none = (begun & (low == _HIGHEST)) | (ended & (high == _LOWEST))
+        low, high = np.where(none, 1, low + begun), np.where(none, 0, high - ended)
+        return low, high
 
     def stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         """The pages from `first` to before `stop` as stretches, each (first, stop); O(pages)."""

@@ -1,4 +1,4 @@
-"""Memory share: moves bytes between the front stage and the stream table while a join runs.
+"""Rebalancer: moves bytes between the front stage and the stream table while a join runs.
 
 Both live from one pool. A tuple that hits needs no slot, a slot that is free shares a page read
 among one tuple more: which is worth more depends on the stream and changes with it.
@@ -56,7 +56,7 @@ class SlotOwner(Protocol):
         """The table has `capacity` slots."""
 
 
-class MemoryShare:
+class Rebalancer:
     """A pool of bytes: rows of the front stage and slots of the stream table."""
 
     def __init__(
