@@ -1,6 +1,6 @@
 """Parts that give memory to each other while tuples wait: nothing is lost, grants are exact.
 
-The queue moves together with its table, as `MemoryShare` does it: first a lower limit, and only
+The queue moves together with its table, as `Rebalancer` does it: first a lower limit, and only
 when nothing waits beyond it the memory goes.
 """
 
