@@ -165,7 +165,8 @@ class TableMachine(RuleBasedStateMachine):
         found = [set(part.tolist()) for part in np.split(codes, ends[:taken])[:-1]]
         assert taken >= 1
         if found != waiting[:taken]:
-            assert taken == 1 and found[0] < waiting[0] and ends[0] == room
+            assert (taken, ends[0]) == (1, room)
+            assert found[0] < waiting[0]
         if taken < len(regions):
             assert sum(map(len, waiting[: taken + 1])) > room or not ends[taken - 1]
 

@@ -223,7 +223,7 @@ class WaitingTuples:
         yield from self._finish(self.table.remove_codes(look_ups.codes))
 
     def probe_key(self, page: Partition, code: int) -> Batches:
-        """Join the rows of one code on a page with the tuples that wait for them."""
+        """Join the rows that one code has on a page with the tuples that wait for them."""
         first, behind = (np.searchsorted(page.codes, code, side) for side in ("left", "right"))
         yield from self._prober.probe(page, self.table.region(code), int(first), int(behind))
 
