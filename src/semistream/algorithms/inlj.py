@@ -11,8 +11,8 @@ no memory and never makes a tuple wait, but shares no read between tuples.
 | R through its index | the pages of the tuple's key |
 
 The disk buffer holds the page just read, so that neighbouring tuples with the same page cost
-one read; nothing else is shared. A page's rows are set aside, page by page, until a few can
-go to the output together.
+one read; nothing else is shared. Rows stay on their pages until a few can go to the output
+together (`PageStaging`).
 """
 
 from __future__ import annotations

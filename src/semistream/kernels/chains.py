@@ -228,7 +228,7 @@ def probe_region(
     Far fewer tuples wait in a region than its partition has rows: they look for their rows.
     The pairs of a code come together. `cursor` is (first row, next bucket, first slot of the
     code under way or NONE, its next row, next slot); the pairs are complete when the bucket is
-    the region's last but one. Returns how many were written.
+    behind the region's last. Returns how many were written.
     """
     written = 0
     start, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
@@ -326,7 +326,7 @@ def remove_ranges(
 ) -> int:
     """Unlink every tuple whose code lies in its region's range; call again while `out` fills.
 
-    `cursor` holds the next region; its tuples are unlinked from the beginning.
+    `cursor` holds the region to go on with.
     """
     written = 0
     while cursor[0] < len(regions):

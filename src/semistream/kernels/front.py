@@ -1,4 +1,4 @@
-"""The front stage's loops: hits among arriving tuples, and who is frequent enough to be one."""
+"""The front stage's loops: hits among arriving tuples, and which codes are frequent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CANDIDATE: Final = np.dtype(
     [("frequency", np.float64), ("first", np.int32), ("last", np.int32), ("number", np.int32)],
     align=True,
 )
-"""A code that waiting tuples asked for: how often, and its rows in the partition.
+"""A code that waiting tuples asked for: how often, and its rows first..last where it was found.
 
-Where codes were looked up one by one, `number` says which of them it is; else it is 0.
+Of a look-up set, `number` is the code's place in it; else it is 0.
 """
 
 

@@ -47,7 +47,7 @@ class Partition:
         return self.row_bytes[rows]
 
     def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
-        """The codes of keys whose rows begin at `first`."""
+        """The codes of candidates, whose rows begin at `first`."""
         codes: NDArray[np.int64] = self.codes[candidates["first"]]
         return codes
 
@@ -89,7 +89,7 @@ class DiskBuffer:
         self._read_until = -1
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = master.pages.frame_bytes(partition_pages)
-        # Several pages are copied together when decoded: the copy stands for a frame.
+        # Several pages are copied together when decoded: the copy takes a frame's place.
         self._frames = cycle([Frame(size) for _ in range(frames if partition_pages == 1 else 1)])
         self._thread = ThreadPoolExecutor(1, "semistream-read-ahead")
         self._ahead: tuple[int, Frame, Future[None]] | None = None
@@ -210,7 +210,7 @@ def _run(codes: NDArray[np.int64]) -> int:
 
 
 def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 2) -> int:
-    """What a disk buffer takes: its frames (one may be the decoded copy) and the pinned ones."""
+    """What a disk buffer takes: its frames, one of which may be a copy, and pinned partitions."""
     frame = master.pages.frame_bytes(partition_pages)
     kept = int(master.pages.length[: pinned * partition_pages].sum())
     return frames * frame + kept + master.locator_frame_bytes

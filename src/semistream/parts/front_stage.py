@@ -260,7 +260,7 @@ class FrontStage:
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
     ) -> None:
-        """Copy the rows of some keys out of the disk buffer, as far as their bytes fit."""
+        """Copy the rows of some keys from where they were found, as far as their bytes fit."""
         rows = _ranges(candidates["first"], counts)
         chosen: Chosen | LaidOut | pa.RecordBatch
         if isinstance(source, Partition):
@@ -273,13 +273,13 @@ class FrontStage:
         """Partitions have been read: a share of a turn may be over."""
         if self._recorder.partitions_read >= self._next_tick:
             self._next_tick = self._recorder.partitions_read + self._reads_per_tick
-            # While nothing arrives, nobody asks for anything: that says nothing of the keys.
+            # While nothing arrives no key is asked for, which says nothing about the keys.
             if self._looked_up > self._looked_up_at_tick:
                 self._looked_up_at_tick = self._looked_up
                 self._tick()
 
     def _least(self, count: int) -> Slots:
-        """The least frequent keys, `count` if there are so many; their order is a tick old."""
+        """At most `count` of the least frequent keys; their order may be a tick old."""
         if len(self._victims) < count:
             firsts = self.kept.keys()
             order = np.argsort(self.kept.frequency(firsts), kind="stable")
@@ -288,7 +288,7 @@ class FrontStage:
 
     def _tick(self) -> None:
         kept = self.kept
-        # Keys that nobody asks for any more are room: the hot set has moved.
+        # Keys that nobody asks for any more count as room: the hot set has moved.
         idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
         full = self._free_rows + idle <= kept.capacity // 50
         self.rule.adapt(full, self._evicted, len(kept))

@@ -31,12 +31,12 @@ _NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def front_stage_bytes(rows: int, most_rows: int, heap_bytes: int) -> int:
-    """What a front stage takes for so many rows, with buckets for as many as it may get."""
+    """What a front stage takes for `rows` rows, with buckets for the `most_rows` it may get."""
     return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(most_rows, 1)) * 4 + heap_bytes
 
 
 def kept_bytes(kept: pa.Schema, stored: pa.Schema, rows: float, stored_bytes: float) -> float:
-    """About what rows take here that take `stored_bytes` on their pages, with room to sweep."""
+    """About what rows take here, spare room included, that take `stored_bytes` on their pages."""
     if not RowLayout.holds(kept):
         return stored_bytes * 1.5
     all_columns, layout = RowLayout.of_known(stored), RowLayout(kept)
@@ -56,7 +56,7 @@ class KeptRows:
         grant: Grant,
         most_rows: int,
     ) -> None:
-        """Room for `capacity` rows and `heap_bytes` of them, for `most_rows` at some time."""
+        """Room for `capacity` rows in `heap_bytes`; it may grow to `most_rows`."""
         self.capacity = capacity
         self._bits = bucket_bits(most_rows, 1)
         buckets = 1 << self._bits
@@ -211,7 +211,7 @@ class KeptRows:
         self.free += count
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
-        """Have room for more or fewer rows; in a smaller place the least frequent keys go."""
+        """Have room for more or fewer rows; if fewer, the least frequent keys go."""
         if capacity < self.capacity:
             self._shrink(capacity, heap_bytes)
         before = self.capacity

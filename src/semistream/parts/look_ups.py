@@ -23,7 +23,7 @@ from semistream.parts.look_up_set import LookUpSet, WaitingCodes
 from semistream.relation import MasterTable
 
 _AT_ONCE = 2
-"""Sets that are read at the same time: a disk does more for two that ask."""
+"""Sets that are read at the same time: two readers get more out of a disk than one."""
 
 
 def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -> int:

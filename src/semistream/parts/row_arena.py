@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 BYTES_PER_SLOT = 8
 """Where the row begins, in granules; free slots have -1."""
 _SPARE = 8
-"""One byte in so many is spare: a sweep comes after so much was replaced, not for each row."""
+"""One byte in so many is spare, so that dead rows are swept out seldom, not for each new one."""
 SPARE_FACTOR = _SPARE / (_SPARE - 1)
 """Bytes of memory for each byte of rows."""
 _HEADER = 8

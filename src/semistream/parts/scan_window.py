@@ -136,7 +136,7 @@ class ScanWindow:
                 taken.append(piece)
                 count -= len(piece)
                 self._next = piece.stop
-        # Of chunks that are equal, fewer slots than there are chunks stay free.
+        # Equal chunks that fill the window leave fewer slots over than there are chunks.
         self.was_full = self.was_full or self.free < max(self.cycle, 1)
         return tuple(taken)
 

@@ -23,7 +23,7 @@ from semistream.parts.join_shape import JoinShape
 from semistream.relation import MembershipFilter
 
 BYTES_PER_ROW = 64
-"""Codes, validity, casts of the key and whereabouts in R, per row of a chunk."""
+"""Per row of a chunk: its code, validity, casts of the key, and its first and last page in R."""
 
 
 class Arrivals(NamedTuple):

@@ -41,7 +41,7 @@ class TupleHeap:
         grant: Grant,
         segments: int = 16,
     ) -> None:
-        """An empty heap; about so many segments will hold all rows. Few are gathered faster."""
+        """An empty heap; about `segments` hold all rows. From fewer, rows are gathered faster."""
         self._granted = heap_bytes + capacity * BYTES_PER_SLOT
         grant.take(self._granted)
         self._grant = grant
