@@ -190,8 +190,9 @@ def test_a_run_of_pages_settles_the_codes_that_do_not_cross_its_edges(per: int) 
     index = _index_of([10, 15, 20, 20, 41], [15, 20, 20, 40, 41])
     firsts = np.arange(0, 5, per)
     stops = np.minimum(firsts + per, 5)
-    low, high = index.settled(firsts, stops)
+    low, high = index.settled_by_runs(firsts, stops)
     for first, stop, lowest, highest in zip(firsts, stops, low, high, strict=True):
+        assert index.settled(first, stop) == (lowest, highest)
         for code in [-(2**63), 9, 10, 12, 15, 16, 20, 21, 30, 40, 41, 50, 2**63 - 1]:
             begin, end = index.span(code)
             inside = first <= begin <= end < stop
@@ -205,7 +206,7 @@ def test_a_run_of_pages_settles_the_codes_that_do_not_cross_its_edges(per: int) 
 def test_a_part_of_the_lowest_or_highest_code_settles_nothing() -> None:
     least, most = -(2**63), 2**63 - 1
     index = _index_of([least, least, most, most], [least, most, most, most])
-    low, high = index.settled(np.arange(4), np.arange(1, 5))
+    low, high = index.settled_by_runs(np.arange(4), np.arange(1, 5))
     settles = (low <= high).tolist()
     assert settles == [False, True, False, False]
     assert (low[1], high[1]) == (least + 1, most - 1)

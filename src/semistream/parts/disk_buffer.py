@@ -193,14 +193,12 @@ class DiskBuffer:
     def _mark_whole(self, partition: Partition, first: int, stop: int) -> None:
         """Narrow the partition to the keys that neither begin before nor end behind it."""
         index, codes = self._pages, partition.codes
-        begun, goes_on = index.crossed(np.array([first, stop])).tolist()
-        if begun:
+        if index.crossed(first):
             partition.start = _run(codes)
-        if goes_on:
+        if index.crossed(stop):
             partition.stop = max(len(codes) - _run(codes[::-1]), partition.start)
         if self._locator is None:
-            low, high = index.settled(np.array([first]), np.array([stop]))
-            partition.low, partition.high = low.item(), high.item()
+            partition.low, partition.high = index.settled(first, stop)
 
 
 def _run(codes: NDArray[np.int64]) -> int:

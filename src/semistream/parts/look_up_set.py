@@ -93,7 +93,7 @@ class LookUpSet:
     def want(self, partitions: Codes, waiting: WaitingCodes) -> None:
         """Look up the codes that wait for these partitions, or for as many as have room."""
         codes, ends = self.wanted
-        low, high = self._index.settled(*self._pages(partitions))
+        low, high = self._index.settled_by_runs(*self._pages(partitions))
         taken = waiting.codes_in(partitions, low, high, codes, ends)
         self.partitions = partitions[:taken]
         self._is_read[:taken] = self._may_have_codes()

@@ -15,13 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import InternalError, MasterFormatError
+from semistream.kernels.settling import settled_by_runs, settled_codes
 from semistream.keys import Codes
 from semistream.relation.files import Storage, checksum_bytes
 from semistream.relation.frame import ALIGNMENT, aligned
 
 __all__ = ["PageIndex"]
-
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 _DTYPES: dict[str, Any] = {
     "first": np.int64,
@@ -83,24 +82,22 @@ class PageIndex:
         """The first code of every `count` pages, copied; only for pages in code order."""
         return self.first[::count].copy()
 
-    def crossed(self, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a key has rows on both sides of an edge; edge i lies before page i."""
-        inside = (edges > 0) & (edges < len(self))
-        same: NDArray[np.bool_] = self.last[edges - 1] == self.first[edges % len(self)]
-        return inside & same
+    def crossed(self, edge: int) -> bool:
+        """Whether a key has rows on both sides of where page `edge` begins."""
+        return 0 < edge < len(self) and bool(self.last[edge - 1] == self.first[edge])
 
-    def settled(self, firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[Codes, Codes]:
-        """The codes low..high that each run of pages, first to before stop, settles by itself.
+    def settled(self, first: int, stop: int) -> tuple[int, int]:
+        """The codes low..high that the pages from `first` to before `stop` settle by themselves.
 
         Every row of such a code is on these pages, or R has none. A code whose rows cross an
-        edge is not settled; low is above high where none is. Only for pages in code order.
+        edge is not settled; low is above high when none is. Only for pages in code order.
         """
-        begun, ended = self.crossed(firsts), stops < len(self)
-        low = np.where(firsts > 0, self.first[firsts], _LOWEST)
-        high = np.where(ended, self.first[stops % len(self)], _HIGHEST)
-        # There is no code above the highest or below the lowest.
-        none = (begun & (low == _HIGHEST)) | (ended & (high == _LOWEST))
-        low, high = np.where(none, 1, low + begun), np.where(none, 0, high - ended)
+        return settled_codes(self.first, self.last, first, stop)
+
+    def settled_by_runs(self, firsts: Codes, stops: Codes) -> tuple[Codes, Codes]:
+        """The same for several runs of pages: their low and their high."""
+        low, high = np.empty_like(firsts), np.empty_like(firsts)
+        settled_by_runs(self.first, self.last, firsts, stops, low, high)
         return low, high
 
     def stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
