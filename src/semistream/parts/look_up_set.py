@@ -10,8 +10,6 @@ settle (`want`), then a finder lays out the rows of these codes. After that it i
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -21,6 +19,7 @@ from semistream.kernels.pages import DONE, FoundRows, Wanted
 from semistream.kernels.rows import GRANULE
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.row_arena import LaidOut, RowBlock
+from semistream.parts.stream_table import StreamTable
 from semistream.relation import MasterTable
 from semistream.row_bytes import Sizes
 
@@ -42,23 +41,6 @@ def most_rows(master: MasterTable, found_bytes: int, most: int) -> tuple[int, in
     average = int(master.pages.length.sum()) // max(master.row_count, 1) + GRANULE
     rows = max(1, rest // (average + average // 8 + _BYTES_PER_ROW))
     return rest - rows * _BYTES_PER_ROW, rows
-
-
-class WaitingCodes(Protocol):
-    """Who knows which codes wait; partition i of R is region i there."""
-
-    def oldest_regions(self, marked: NDArray[np.uint8], most: int) -> Codes:
-        """At most `most` regions in which tuples wait, the longest-waiting tuple's first.
-
-        Regions that are marked are passed over, and those returned are marked.
-        """
-
-    def codes_in(self, regions: Codes, low: Codes, high: Codes, codes: Codes, ends: Codes) -> int:
-        """Write the codes that wait in regions, each within its low..high; for how many regions.
-
-        The codes of region i end before `ends[i]`. Where `codes` has no room for all codes of a
-        region, the region is left out; only of the first some are written.
-        """
 
 
 class LookUpSet:
@@ -90,11 +72,14 @@ class LookUpSet:
             used=np.zeros(3, np.int64),
         )
 
-    def want(self, partitions: Codes, waiting: WaitingCodes) -> None:
-        """Look up the codes that wait for these partitions, or for as many as have room."""
+    def want(self, partitions: Codes, table: StreamTable) -> None:
+        """Look up the codes that wait for these partitions, or for as many as have room.
+
+        Partition i of R is region i of the stream table.
+        """
         codes, ends = self.wanted
         low, high = self._index.settled_by_runs(*self._pages(partitions))
-        taken = waiting.codes_in(partitions, low, high, codes, ends)
+        taken = table.codes_in(partitions, low, high, codes, ends)
         self.partitions = partitions[:taken]
         self._is_read[:taken] = self._may_have_codes()
         self.found.used[:] = 0

@@ -19,7 +19,8 @@ from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.frame_finder import FrameFinder, ReadCounts, finder_bytes
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_up_set import LookUpSet, WaitingCodes
+from semistream.parts.look_up_set import LookUpSet
+from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
 _AT_ONCE = 2
@@ -62,7 +63,7 @@ class LookUps:
         self._ahead: deque[tuple[LookUpSet, Future[ReadCounts]]] = deque()
         self._recorder = recorder
 
-    def take(self, waiting: WaitingCodes) -> LookUpSet:
+    def take(self, waiting: WaitingTuples) -> LookUpSet:
         """The set that was begun first; others are begun, to be found while it is joined."""
         self._begin(waiting)
         look_ups, found = self._ahead.popleft()
@@ -81,14 +82,14 @@ class LookUps:
         self._threads.shutdown()
         self._finder.close()
 
-    def _begin(self, waiting: WaitingCodes) -> None:
+    def _begin(self, waiting: WaitingTuples) -> None:
         """Begin sets for the longest-waiting tuples, as many as are found at once."""
         while len(self._ahead) < _AT_ONCE:
             partitions = waiting.oldest_regions(self._under_way, self._most)
             if not len(partitions):
                 return
             look_ups = self._free.popleft()
-            look_ups.want(partitions, waiting)
+            look_ups.want(partitions, waiting.table)
             self._under_way[partitions[len(look_ups.partitions) :]] = 0
             self._ahead.append((look_ups, self._threads.submit(self._finder.find, look_ups)))
 

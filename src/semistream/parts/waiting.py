@@ -206,17 +206,6 @@ class WaitingTuples:
         links, oldest = self.queue.links, self.queue.oldest()
         return self.table.regions_from(links, oldest, marked, most, _STEPS_PER_REGION * most)
 
-    def codes_in(
-        self,
-        regions: NDArray[np.int64],
-        low: NDArray[np.int64],
-        high: NDArray[np.int64],
-        codes: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> int:
-        """Write the codes that wait in regions; see `StreamTable.codes_in`."""
-        return self.table.codes_in(regions, low, high, codes, ends)
-
     def probe_found(self, look_ups: LookUpSet) -> Batches:
         """Join rows that were looked up with the tuples that wait for them, which are then done."""
         yield from self._prober.probe_found(look_ups)
