@@ -1,7 +1,8 @@
-"""Memory share: moves bytes between the front stage and the stream table while a join runs.
+"""Rebalancer: moves bytes between the front stage and the stream table while a join runs.
 
-Both live from one pool. A tuple that hits needs no slot, a slot that is free shares a page read
-among one tuple more: which is worth more depends on the stream and changes with it.
+Both live from one pool. A row in the front stage answers tuples without a read; a slot in the
+stream table lets one more tuple share each read. Which is worth more depends on the stream, and
+changes with it.
 
 Whether the front stage pays can be told without a model. Pages read per arriving tuple go as
 (1 - h) / n, with h the hit ratio and n the slots; giving the front stage's share s of the pool
@@ -20,7 +21,7 @@ from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows
 from semistream.parts.stream_table import StreamTable
 
 _STEPS = 64
-"""Memory moves in parts of the pool of this size when the front stage asks for more."""
+"""An elastic front stage grows and shrinks by the pool's bytes divided by this."""
 
 
 def judged_rows(
@@ -56,7 +57,7 @@ class SlotOwner(Protocol):
         """The table has `capacity` slots."""
 
 
-class MemoryShare:
+class Rebalancer:
     """A pool of bytes: rows of the front stage and slots of the stream table."""
 
     def __init__(
@@ -126,9 +127,9 @@ class MemoryShare:
     def _judge(self, hit_ratio: float) -> None:
         """Halve the front stage while it does not pay; double it while it pays well."""
         rows, row_bytes = self._kept.capacity, self._row_bytes
-        # Slots that are never used share nothing: short streams leave some free.
-        wanted, self._owner.was_full = self._owner.was_full, False
-        if not wanted:
+        # While slots stay free, as with short streams, more of them would save nothing.
+        was_full, self._owner.was_full = self._owner.was_full, False
+        if not was_full:
             return
         better = judged_rows(rows, hit_ratio, row_bytes, self._pool, self._most)
         if better < rows:
