@@ -4,50 +4,67 @@ Names that need Spark are imported when they are first used, so that the engine 
 load it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from semistream import errors
-from semistream.algorithms import ALGORITHMS, Engine, engine
-from semistream.cost.dynamic import TunedEngine
+from semistream.algorithms import ALGORITHMS, Engine
+from semistream.api import engine
+from semistream.cost.factors import CostFactors
 from semistream.cost.planning import plan
+from semistream.cost.priced_clock import PricedClock
+from semistream.cost.retuning import Retuning
 from semistream.cost.skew import Skew
+from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
 from semistream.errors import SemistreamError
-from semistream.metrics import Metrics
+from semistream.metrics import Durations, Metrics
+from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedding
-from semistream.plan import JoinPlan
-from semistream.relation import MasterTable
+from semistream.plan import Expectation, JoinPlan
+from semistream.relation import MasterTable, Vacuumed, VersionInfo
+from semistream.relation.build_progress import BuildProgress
 
 if TYPE_CHECKING:
-    from semistream.spark.batch_log import pinned_versions
     from semistream.spark.join import join
-    from semistream.spark.listener import MetricsListener
-    from semistream.spark.pipeline import Pipeline, Status
-    from semistream.spark.routes import Retry
+    from semistream.spark.pipeline.batch_log import Counts, pinned_versions
+    from semistream.spark.pipeline.listener import MetricsListener
+    from semistream.spark.pipeline.pipeline import Pipeline, Status
+    from semistream.spark.pipeline.routes import Retry
+    from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
-    from semistream.spark.sinks import ParquetSink, TableSink
     from semistream.spark.source import register_source
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "BuildProgress",
+    "CostFactors",
+    "Counts",
+    "Durations",
     "Engine",
+    "Expectation",
     "JoinPlan",
+    "JoinShape",
     "MasterTable",
     "Metrics",
     "MetricsListener",
     "ParquetSink",
     "Pipeline",
+    "PricedClock",
     "Retry",
+    "Retuning",
     "SemistreamError",
     "Shedding",
     "Skew",
+    "SkewEstimate",
     "Status",
     "TableSink",
-    "TunedEngine",
+    "Vacuumed",
+    "VersionInfo",
     "engine",
     "errors",
+    "estimate_skew",
     "join",
     "local_session",
     "pinned_versions",
@@ -56,20 +73,25 @@ __all__ = [
 ]
 
 _ON_SPARK = {
-    "MetricsListener": "semistream.spark.listener",
-    "ParquetSink": "semistream.spark.sinks",
-    "Pipeline": "semistream.spark.pipeline",
-    "Retry": "semistream.spark.routes",
-    "Status": "semistream.spark.pipeline",
-    "TableSink": "semistream.spark.sinks",
-    "pinned_versions": "semistream.spark.batch_log",
+    "Counts": "semistream.spark.pipeline.batch_log",
+    "MetricsListener": "semistream.spark.pipeline.listener",
+    "ParquetSink": "semistream.spark.pipeline.sinks",
+    "Pipeline": "semistream.spark.pipeline.pipeline",
+    "Retry": "semistream.spark.pipeline.routes",
+    "Status": "semistream.spark.pipeline.pipeline",
+    "TableSink": "semistream.spark.pipeline.sinks",
+    "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _ON_SPARK:
-        return getattr(import_module(_ON_SPARK[name]), name)
+        return getattr(_import_module(_ON_SPARK[name]), name)
     raise AttributeError(f"module 'semistream' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

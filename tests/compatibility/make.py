@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import semistream as ss
 from semistream.parts.shed_file import ShedFile
-from semistream.spark.batch_log import BatchLog
+from semistream.spark.pipeline.batch_log import BatchLog
 from semistream.spark.session import local_session
 from semistream.testing import ManualClock
 from tests.compatibility.data import EARLY, FILES, MASTERS, PIPELINE, goods, shed_sales

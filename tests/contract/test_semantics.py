@@ -1,4 +1,4 @@
-"""What comes out of a join, case by case, for every algorithm.
+"""What comes out of a join: cases of keys that are easy to get wrong, for every algorithm.
 
 A case is master keys and stream batches of keys. Every case runs in both layouts, at the least
 budget, at a roomy one, and with a stream table of three slots (`RUNS` in harness.py), each
@@ -198,8 +198,9 @@ def test_w_may_change_between_steps(contract: Contract, how: str) -> None:
     def source() -> Iterator[pa.RecordBatch]:
         for batch, w in zip(batches, chosen, strict=True):
             if engine._running is not None:
-                assert isinstance(engine._running, MeshJoin)
-                engine._running.w = w
+                algorithm, _ = engine._running
+                assert isinstance(algorithm, MeshJoin)
+                algorithm.w = w
             yield batch
 
     found = checked_run(engine, source())

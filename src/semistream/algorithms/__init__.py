@@ -5,8 +5,7 @@ reads what the oldest waiting tuple needs, the X-HYBRIDJOINs keep a part of the 
 memory, INLJ has only the index.
 """
 
-from semistream.algorithms.engine import Engine
-from semistream.algorithms.engine_factory import engine
+from semistream.algorithms.engine import Engine, fixed_engine
 from semistream.algorithms.registry import ALGORITHMS
 
-__all__ = ["ALGORITHMS", "Engine", "engine"]
+__all__ = ["ALGORITHMS", "Engine", "fixed_engine"]

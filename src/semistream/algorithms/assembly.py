@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.algorithms.sizing import MOST_ELASTIC_SHARE, Needs
-from semistream.budget import MemoryBudget
+from semistream.budget import Grant, MemoryBudget
 from semistream.kernels import NODE
 from semistream.metrics import Recorder
 from semistream.parts import arrival_queue, kept_rows, stream_buffer
@@ -28,13 +28,13 @@ from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
 from semistream.parts.look_ups import LookUps
-from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output
+from semistream.parts.rebalancer import Rebalancer, SlotOwner
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
 from semistream.parts.stream_table import StreamTable
-from semistream.parts.timed_stream import TimedArrivals, TimedStream
+from semistream.parts.timed_stream import TimedStream
 from semistream.parts.tuple_store import TupleLayout
 from semistream.parts.waiting import Prober, WaitingTuples
 from semistream.plan import JoinPlan
@@ -42,6 +42,11 @@ from semistream.relation import MasterTable, MembershipFilter
 
 FRONT_SHARE = 0.15
 """What the 2017 paper found best for the front stage (its §5.4)."""
+
+MakeBuffer: TypeAlias = Callable[
+    [JoinShape, int, Grant, Recorder, MembershipFilter | None], StreamBuffer | TimedStream
+]
+"""Makes the stream buffer: for a join, at most so many rows at a time."""
 
 _Join_co = TypeVar("_Join_co", covariant=True)
 
@@ -54,7 +59,7 @@ class Assembly:
         plan: JoinPlan,
         master: MasterTable,
         shape: JoinShape,
-        batches: Iterator[pa.RecordBatch] | TimedArrivals,
+        make_buffer: MakeBuffer,
         budget: MemoryBudget,
         recorder: Recorder,
         io: str,
@@ -77,12 +82,8 @@ class Assembly:
             plan.pinned_in_disk_buffer,
             plan.frames,
         )
-        self.buffer: StreamBuffer | TimedStream
-        rows, grant = plan.stream_chunk_rows, budget.grant("stream buffer")
-        if isinstance(batches, TimedArrivals):
-            self.buffer = TimedStream(batches, shape, rows, grant, recorder, members)
-        else:
-            self.buffer = StreamBuffer(batches, shape, rows, grant, recorder, members)
+        grant = budget.grant("stream buffer")
+        self.buffer = make_buffer(shape, plan.stream_chunk_rows, grant, recorder, members)
         grant.take(max(0, plan.parts["stream buffer"] - grant.bytes))
         self.output = Output(
             shape,
@@ -162,7 +163,7 @@ class Assembly:
         plan = self.plan
         elastic = isinstance(self.front.rule, BalanceRule)
         row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
-        self.front.share = MemoryShare(
+        self.front.rebalancer = Rebalancer(
             self.budget,
             self.front.kept,
             table,

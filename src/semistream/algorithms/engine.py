@@ -1,39 +1,46 @@
 """The engine: drives an algorithm over a stream of Arrow batches.
 
-The driver is plumbing and the algorithm is the paper: the engine sizes the parts when the first
-batch shows what a stream tuple is, steps the algorithm until the stream has ended and nothing
-waits, and hands the output on as it comes.
+The driver is plumbing and the algorithm is the paper: when the first batch shows what a stream
+tuple is, the engine asks its planner for an algorithm and sizes, makes the parts, lets the feed
+step the algorithm until the stream has ended and nothing waits, and hands the output on as it
+comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import NamedTuple, TypeAlias
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from semistream.algorithms.assembly import Assembly, Buildable
-from semistream.algorithms.registry import AUTO, BY_NAME, Algorithm
-from semistream.algorithms.sizing import Sizing
-from semistream.algorithms.timed_driver import TimedDriver
-from semistream.budget import MemoryBudget
-from semistream.errors import (
-    BudgetError,
-    InternalError,
-    OptionError,
-    StreamSchemaError,
+from semistream.algorithms.assembly import Assembly
+from semistream.algorithms.feeds import Feed, PulledFeed, TimedFeed
+from semistream.algorithms.options import check_engine
+from semistream.algorithms.planner import (
+    Occasion,
+    OneAlgorithm,
+    Planner,
+    Retuner,
+    Sizer,
+    check_queue,
 )
+from semistream.algorithms.registry import AUTO, BY_NAME, Algorithm
+from semistream.algorithms.sections import Sections
+from semistream.budget import MemoryBudget, parse_memory
+from semistream.errors import InternalError, OptionError
 from semistream.metrics import Clock, Metrics, Recorder
 from semistream.parts.join_shape import JoinShape, On
 from semistream.parts.shedding import Shedding
-from semistream.parts.timed_stream import TimedArrivals
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
-Stream: TypeAlias = "pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]"
+Stream: TypeAlias = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]
 """What `Engine.run` reads: anything that gives record batches of one schema."""
+
+_Item = TypeVar("_Item")
 
 
 class _Built(NamedTuple):
@@ -46,56 +53,67 @@ class _Built(NamedTuple):
     def suits(self, first: pa.RecordBatch) -> bool:
         """Whether a stream that begins so can be joined with these parts."""
         shape = self.assembly.shape
-        if not isinstance(first, pa.RecordBatch) or not first.schema.equals(shape.stream_schema):
+        if not first.schema.equals(shape.stream_schema):
             return False
         return not first.num_rows or shape.tuple_bytes(shape.plain(first)) <= self.widest_tuple
 
 
-Chooser: TypeAlias = Callable[[JoinShape, pa.RecordBatch, int], JoinPlan]
-"""Chooses an algorithm and its options, from the first batch and the memory."""
-
-_Drive: TypeAlias = Callable[[Algorithm, Assembly], Iterator[pa.RecordBatch]]
-
-
 class Engine:
-    """A semi-stream join without Spark. Made by `engine`."""
+    """A semi-stream join without Spark. Made by `semistream.engine`.
+
+    It is a context manager: at the end of a `with` block its files are closed and its memory is
+    given back.
+    """
 
     def __init__(
         self,
-        algorithm: Buildable[Algorithm],
         master: MasterTable,
+        planner: Planner,
+        *,
         on: On,
-        how: str,
         memory: int,
-        io: str,
+        how: str,
         columns: Sequence[str] | None,
+        io: str,
         clock: Clock,
-        options: Mapping[str, int | str],
-        use_filter: bool | None = None,
-        choose: Chooser | None = None,
+        retuner: Retuner | None = None,
     ) -> None:
-        """Nothing is opened or allocated until `run`; `choose` then decides on the algorithm."""
-        self._choose = choose
-        self._algorithm = algorithm
+        """Nothing is opened or allocated until `run`; a `retuner` is the planner and goes on."""
         self._master = master
+        self._planner = planner
+        self._retuner = retuner
         self._on = on
         self._how = how
         self._io = io
         self._columns = columns
         self._clock = clock
-        self._options = options
-        self._use_filter = use_filter
+        self._memory = memory
         self._budget = MemoryBudget(memory)
+        self._peak_before = 0
         self._recorder = Recorder(clock)
-        self._running: Algorithm | None = None
+        self._in_use = Lock()
+        self._running: tuple[Algorithm, Feed] | None = None
         self._idle: _Built | None = None
-        self._timed: TimedDriver | None = None
-        self.plan: JoinPlan | None = None
+        self.plans: list[JoinPlan] = []
+        """The plans so far, the one in use last; one unless the engine retunes itself."""
 
     def __repr__(self) -> str:
         """The algorithm, the master and the budget."""
-        name = AUTO if self._choose is not None else self._algorithm.needs.algorithm
-        return f"Engine({name!r}, {self._master!r}, memory={self._budget.total})"
+        return f"Engine({self._planner.name!r}, {self._master!r}, memory={self._memory})"
+
+    def __enter__(self) -> Engine:
+        """The engine itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files and give back the memory; a run that goes on does so at its end."""
+        if not self._in_use.locked():
+            self.close()
+
+    @property
+    def plan(self) -> JoinPlan | None:
+        """The plan in use, or last used; None before the first run."""
+        return self.plans[-1] if self.plans else None
 
     def run(self, batches: Stream) -> Iterator[pa.RecordBatch]:
         """Join a stream of record batches, yielding result batches as they come.
@@ -141,82 +159,113 @@ class Engine:
                 f"The arrivals are a {type(arrivals).__name__}; they must be an iterable of pairs "
                 "of a time in seconds and a pyarrow.RecordBatch."
             )
-        if shedding is not None and shedding.strategy == "considering":
-            self._check_considering()
-        return self._run_timed(arrivals, shedding)
+        if _considers(shedding) and self._planner.name != AUTO:
+            check_queue(self._planner.name)
+        return self._run_timed(iter(arrivals), shedding)
 
     def shape(self, schema: pa.Schema) -> JoinShape:
         """What joining a stream of this schema gives; raises what a run of it would at once.
 
         Only a stream's tuples show how wide they are, so a budget may still prove too small.
         """
-        shape = JoinShape(schema, self._master, self._on, self._how, self._columns)
-        self._sized(shape, pa.RecordBatch.from_pylist([], schema))
-        return shape
+        self.planned(pa.RecordBatch.from_pylist([], schema))
+        return self._shape_of(schema)
 
     def planned(self, first: pa.RecordBatch) -> JoinPlan:
         """The sizes with which a stream that begins so would be joined; nothing is opened."""
-        shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
-        return self._sized(shape, first)
+        return self._planner.plan(Occasion(self._shape_of(first.schema), first, self._memory))
 
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
-        name = self._algorithm.needs.algorithm
-        return self._recorder.snapshot(name, self._budget.peak, self._budget.total)
+        name = self._planner.name if self.plan is None else self.plan.algorithm
+        return self._recorder.snapshot(name, self._peak, self._memory)
 
     def memory(self) -> dict[str, int]:
-        """Bytes by part, with "peak" and "budget"."""
-        return self._budget.by_part()
+        """Bytes by part, with "peak" and "budget".
+
+        The budget is that of the plan in use: an engine that retunes itself may need less than
+        it was given.
+        """
+        return self._budget.by_part() | {"peak": self._peak}
+
+    @property
+    def _peak(self) -> int:
+        return max(self._peak_before, self._budget.peak)
 
     def check(self) -> None:
         """Assert the invariants of a run that goes on. O(waiting tuples), for tests."""
         self._budget.check()
         if self._running is not None:
-            self._running.check()
-        if self._timed is not None:
-            self._timed.check()
+            algorithm, feed = self._running
+            algorithm.check()
+            feed.check()
 
     def close(self) -> None:
         """Close the files and give back the memory that are kept for another run."""
-        self._refuse_second_run()
-        self._let_go()
+        with self._alone():
+            self._let_go()
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self._start()
-        first = next(batches, None)
-        if first is None:
-            self._recorder.stop()
-            return
-        yield from self._join(first, chain([first], batches), self._drive)
+        with self._alone():
+            self._start(timed=False)
+            yield from self._join(PulledFeed(self._sections(batches, _itself)))
 
     def _run_timed(
-        self, pairs: Iterable[tuple[float, pa.RecordBatch]], shedding: Shedding | None
+        self, pairs: Iterator[tuple[float, pa.RecordBatch]], shedding: Shedding | None
     ) -> Iterator[pa.RecordBatch]:
-        self._let_go()
-        self._start()
-        arrivals = TimedArrivals(pairs)
-        file = None if shedding is None else shedding.open(self._clock())
+        with self._alone():
+            self._let_go()
+            self._start(timed=True)
+            sections = self._sections(pairs, _batch_of, True, _considers(shedding))
+            yield from self._join(TimedFeed(sections, shedding, self._clock()))
 
-        def drive(algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
-            self._timed = TimedDriver(algorithm, assembly, shedding, file)
-            yield from self._timed.run()
-
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others, in this thread or another, from using the engine meanwhile."""
+        if not self._in_use.acquire(blocking=False):
+            self._refuse()
         try:
-            first = None if arrivals.next is None else arrivals.next.batch
-            if first is None and file is not None and len(file):
-                first = pa.RecordBatch.from_pylist([], file.schema)
-            if first is not None:
-                yield from self._join(first, arrivals, drive)
+            yield
         finally:
-            self._timed = None
-            self._recorder.stop()
-            if file is not None:
-                file.close()
+            self._in_use.release()
 
-    def _start(self) -> None:
-        self._refuse_second_run()
+    def _refuse_second_run(self) -> None:
+        if self._in_use.locked():
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise OptionError(
+            "This engine is running already. Finish or close the first run, or make another engine."
+        )
+
+    def _sections(
+        self,
+        items: Iterator[_Item],
+        batch_of: Callable[[_Item], object],
+        timed: bool = False,
+        queued: bool = False,
+    ) -> Sections[_Item]:
+        """The stream, cut where the retuner wants another plan."""
+        retuner = self._retuner
+        if retuner is None:
+            return Sections(items, next, lambda _: False)
+
+        def cuts(item: _Item) -> bool:
+            batch = batch_of(item)
+            if not isinstance(batch, pa.RecordBatch):
+                return False  # The stream buffer says what is wrong with it.
+            shape = self._shape_of(batch.schema)
+            occasion = Occasion(shape, batch, self._memory, timed, queued)
+            return retuner.wants_another(occasion, self._recorder)
+
+        return Sections(items, retuner.pull, cuts)
+
+    def _start(self, timed: bool) -> None:
         self._budget.restart()
+        self._peak_before = 0
         self._recorder.restart()
+        if self._retuner is not None:
+            self._retuner.start(timed)
         bind = getattr(self._clock, "bind", None)
         if bind is not None:
             bind(self._recorder)
@@ -226,124 +275,73 @@ class Engine:
         if self._idle is not None:
             self._idle.assembly.close()
             self._idle = None
-            self._budget = MemoryBudget(self._budget.total)
+            self._replace_budget(self._memory)
 
-    def _join(
-        self,
-        first: pa.RecordBatch,
-        batches: Iterator[pa.RecordBatch] | TimedArrivals,
-        drive: _Drive,
-    ) -> Iterator[pa.RecordBatch]:
-        built, self._idle = self._resumed(first, batches) or self._built(first, batches), None
+    def _replace_budget(self, memory: int) -> None:
+        """Begin with an empty budget; only the peak of the old one is remembered."""
+        self._peak_before = max(self._peak_before, self._budget.peak)
+        self._budget = MemoryBudget(memory)
+
+    def _join(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+        """Join all sections of a stream, each with a plan of its own."""
+        try:
+            first = feed.next_section()
+            while first is not None:
+                yield from self._join_section(first, feed)
+                first = feed.next_section()
+                if first is not None:
+                    self._let_go()
+        finally:
+            self._recorder.stop()
+            feed.close()
+        self._check_conserved()
+
+    def _join_section(self, first: pa.RecordBatch, feed: Feed) -> Iterator[pa.RecordBatch]:
+        built, self._idle = self._resumed(first, feed) or self._built(first, feed), None
         ended = False
         try:
-            self._running = built.algorithm
-            yield from drive(built.algorithm, built.assembly)
+            self._running = built.algorithm, feed
+            yield from feed.drive(built.algorithm, built.assembly)
             ended = True
         finally:
             self._running = None
-            self._recorder.stop()
-            if ended and not isinstance(batches, TimedArrivals):
+            if ended and not feed.timed:
                 self._idle = built
             else:
                 built.assembly.close()
-                self._budget = self._budget.emptied()
-        self._check_conserved()
+                self._replace_budget(self._memory)
 
-    def _resumed(
-        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
-    ) -> _Built | None:
+    def _resumed(self, first: pa.RecordBatch, feed: Feed) -> _Built | None:
         """The parts of the last run, if they suit this stream."""
         idle = self._idle
-        if idle is None or isinstance(batches, TimedArrivals):
+        if idle is None:
             return None
-        if not idle.suits(first):
-            self._let_go()
-            return None
-        idle.assembly.restart(batches)
-        return idle
+        if idle.suits(first) and feed.resume(idle.assembly):
+            return idle
+        self._let_go()
+        return None
 
-    def _built(
-        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
-    ) -> _Built:
-        assembly = self._assemble(first, batches)
-        widest = assembly.shape.tuple_bytes(assembly.shape.plain(first)) if first.num_rows else 0
+    def _built(self, first: pa.RecordBatch, feed: Feed) -> _Built:
+        shape = self._shape_of(first.schema)
+        occasion = Occasion(shape, first, self._memory, feed.timed, feed.queued)
+        plan = self._planner.plan(occasion)
+        self.plans.append(plan)
+        if self._retuner is not None:
+            self._retuner.use(plan)
+        if plan.memory != self._budget.total:
+            self._replace_budget(plan.memory)
+        assembly = Assembly(
+            plan, self._master, shape, feed.buffer, self._budget, self._recorder, self._io
+        )
+        widest = shape.tuple_bytes(shape.plain(first)) if first.num_rows else 0
         try:
-            return _Built(assembly, self._algorithm.assemble(assembly), widest)
+            return _Built(assembly, BY_NAME[plan.algorithm].assemble(assembly), widest)
         except BaseException:
             assembly.close()
             raise
 
-    def _check_considering(self) -> None:
-        if not self._algorithm.needs.queue:
-            queued = [name for name, known in BY_NAME.items() if known.needs.queue]
-            raise OptionError(
-                f"{self._algorithm.needs.algorithm} has no arrival queue to shed from, so "
-                f'"considering" is not for it. Use "keep" or "random", or one of the algorithms '
-                f"that have one: {', '.join(queued)}."
-            )
-
-    def _refuse_second_run(self) -> None:
-        if self._running is not None:
-            raise OptionError(
-                "This engine is running already. Finish or close the first run, "
-                "or make another engine."
-            )
-
-    def _assemble(
-        self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch] | TimedArrivals
-    ) -> Assembly:
-        if not isinstance(first, pa.RecordBatch):
-            raise StreamSchemaError(
-                f"The stream gave a {type(first).__name__}; it must give pyarrow.RecordBatch."
-            )
-        shape = JoinShape(first.schema, self._master, self._on, self._how, self._columns)
-        self.plan = self._sized(shape, first, isinstance(batches, TimedArrivals))
-        return Assembly(
-            self.plan,
-            self._master,
-            shape,
-            batches,
-            self._budget,
-            self._recorder,
-            self._io,
-        )
-
-    def _sized(self, shape: JoinShape, first: pa.RecordBatch, timed: bool = False) -> JoinPlan:
-        """The plan, with the master's filter if it is wanted and, unless asked for, fits."""
-        memory = self._budget.total
-        if self._choose is not None:
-            chosen = self._choose(shape, first, memory)
-            self._algorithm, self._options = BY_NAME[chosen.algorithm], chosen.options
-            sized = self._plan(shape, first, memory, timed)
-            return replace(sized, options=chosen.options, expected=chosen.expected)
-        return self._plan(shape, first, memory, timed)
-
-    def _plan(self, shape: JoinShape, first: pa.RecordBatch, memory: int, timed: bool) -> JoinPlan:
-        needs, options = self._algorithm.needs, self._options
-        if timed and "look_ups" in needs.options:
-            # Whose turn it is depends on the time: one tuple is looked up, then time passes.
-            options = {**options, "look_ups": 0}
-        if self._use_filter is not False and self._master.filter_bytes:
-            sizing = Sizing(needs, self._master, shape, first, self._master.filter_bytes)
-            try:
-                return sizing.plan(memory, options)
-            except BudgetError:
-                if self._use_filter:
-                    raise
-        return Sizing(needs, self._master, shape, first).plan(memory, options)
-
-    def _drive(self, algorithm: Algorithm, assembly: Assembly) -> Iterator[pa.RecordBatch]:
-        stream = algorithm.stream
-        while True:
-            yield from algorithm.step()
-            self._recorder.iterations += 1
-            if not len(algorithm.waiting):
-                if stream.ended or stream.paused:
-                    yield from assembly.output.flush()
-                if stream.ended:
-                    return
-                stream.resume()
+    def _shape_of(self, schema: pa.Schema) -> JoinShape:
+        return JoinShape(schema, self._master, self._on, self._how, self._columns)
 
     def _check_conserved(self) -> None:
         recorder = self._recorder
@@ -353,3 +351,44 @@ class Engine:
                 f"{recorder.unmatched} unmatched have left. This is a defect of semistream; "
                 "the output is not to be trusted."
             )
+
+
+def _considers(shedding: Shedding | None) -> bool:
+    """Whether load is shed from an arrival queue."""
+    return shedding is not None and shedding.considers
+
+
+def _itself(item: _Item) -> _Item:
+    return item
+
+
+def _batch_of(pair: object) -> object:
+    """The batch of an arrival, if it is one."""
+    return pair[1] if isinstance(pair, tuple) and len(pair) == 2 else None
+
+
+def fixed_engine(
+    master: MasterTable,
+    *,
+    on: On,
+    memory: int | str,
+    algorithm: str,
+    how: str = "inner",
+    columns: Sequence[str] | None = None,
+    io: str = "buffered",
+    clock: Clock = time.perf_counter,
+    use_filter: bool | None = None,
+    **options: int | str,
+) -> Engine:
+    """An engine of a named algorithm, as `semistream.engine` makes it."""
+    check_engine(master, on, how, algorithm, io, use_filter, options)
+    return Engine(
+        master,
+        OneAlgorithm(algorithm, options, Sizer(master, use_filter)),
+        on=on,
+        memory=parse_memory(memory),
+        how=how,
+        columns=columns,
+        io=io,
+        clock=clock,
+    )

@@ -5,13 +5,13 @@ If all of R fits the budget it is kept in memory, as Optimised X-HYBRIDJOIN with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from semistream.algorithms.registry import needs_of
+from semistream.algorithms.options import Options
+from semistream.algorithms.planner import Occasion, Sizer
+from semistream.algorithms.registry import AUTO, needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import known_factors
 from semistream.cost.model import CostModel
@@ -26,51 +26,73 @@ from semistream.relation import MasterTable
 
 IN_MEMORY = "oxhybridjoin"
 """The algorithm that keeps all of R, if all of it is pinned."""
+ADAPTIVE = "chybridjoin"
+"""For a stream of which nothing is known: its front stage finds out and gives memory back."""
 WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
 """Those that are the best somewhere, as long as there is memory for any of them."""
-_ADAPTIVE = ("chybridjoin",)
-"""For a stream of which nothing is known: its front stage finds out and gives memory back."""
 _LEAST_SAMPLE = 1000
 
 
 @dataclass(frozen=True)
-class AutoChoice:
-    """Chooses for one master; called with the first batch of a stream."""
+class AutoPlanner:
+    """The planner of an engine whose algorithm is chosen by the model, once."""
 
     master: MasterTable
     io: str
-    options: Mapping[str, Any]
+    options: Options
+    sizer: Sizer
     skew: Skew | None = None
     """The stream's skew, if it is known; else the first batch tells."""
+    name: str = AUTO
 
-    def __call__(self, shape: JoinShape, first: pa.RecordBatch, memory: int) -> JoinPlan:
+    def plan(self, occasion: Occasion) -> JoinPlan:
         """The plan, with its options and what is expected of it."""
         if not self.master.row_count:
-            sizing = Sizing(needs_of("chybridjoin"), self.master, shape, first)
-            return sizing.plan(memory, self.options)
-        known = known_factors(self.io)
+            return self.sizer.sized(ADAPTIVE, self.options, occasion)
+        return final_plan(self.sizer, self._chosen(occasion), occasion)
+
+    def _chosen(self, occasion: Occasion) -> JoinPlan:
+        shape, first, memory = occasion.shape, occasion.first, occasion.memory
+        known, use_filter = known_factors(self.io), self.sizer.use_filter
         given: Skew | SkewEstimate | None = self.skew
         unknown = given is None and first.num_rows < _LEAST_SAMPLE
         skew, told = resolved_skew(Skew(1.0) if unknown else given, first, shape, self.master)
         told = "not known yet, so one that adapts" if unknown else told
-        model = CostModel(self.master, shape, first, skew, known.factors, self.io)
+        model = CostModel(self.master, shape, first, skew, known.factors, self.io, use_filter)
         tuner = Tuner(model, self.options)
         basis = (f"skew: {told}", f"cost factors: {known.source}")
-        fits = in_memory(self.master, shape, first, memory)
+        fits = in_memory(self.master, shape, first, memory, use_filter)
         if fits is not None and not self.options:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
         try:
-            ranked = tuner.choose(memory, _ADAPTIVE if unknown else WORTHWHILE)
+            ranked = tuner.choose(memory, (ADAPTIVE,) if unknown else rivals(occasion.queued))
         except BudgetError:
             ranked = tuner.choose(memory)
         return explained(tuner, ranked, basis, ())
 
 
+def rivals(queued: bool) -> list[str]:
+    """The algorithms to choose from; if `queued`, those that have an arrival queue."""
+    return [name for name in WORTHWHILE if needs_of(name).queue or not queued]
+
+
+def final_plan(sizer: Sizer, chosen: JoinPlan, occasion: Occasion) -> JoinPlan:
+    """A plan that the model has chosen, with the sizes of just this occasion."""
+    occasion = replace(occasion, memory=chosen.memory)
+    sized = sizer.sized(chosen.algorithm, chosen.options, occasion)
+    return replace(sized, options=chosen.options, expected=chosen.expected)
+
+
 def in_memory(
-    master: MasterTable, shape: JoinShape, sample: pa.RecordBatch, memory: int
+    master: MasterTable,
+    shape: JoinShape,
+    sample: pa.RecordBatch,
+    memory: int,
+    use_filter: bool | None = None,
 ) -> dict[str, int] | None:
     """The options by which all of R is kept in memory, if it fits."""
     options = {"pinned_partitions": max(master.page_count, 1)}
-    plan = Sizing(needs_of(IN_MEMORY), master, shape, sample).fitting(memory, options)
+    sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter)
+    plan = sizing.plan_or_none(memory, options)
     return None if plan is None else options

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.engine_factory import check_join, check_options
+from semistream.algorithms.options import check_join, check_options
 from semistream.algorithms.registry import needs_of
 from semistream.budget import parse_memory
 from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors
@@ -177,7 +177,7 @@ def _check_skew(skew: object) -> None:
 
 
 def _number(value: object) -> float:
-    """A number as it is; anything else is none."""
+    """A number as a float; anything else is NaN."""
     return float(value) if isinstance(value, float | int) else float("nan")
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from semistream.errors import KeyColumnError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.build import table_codes
-from semistream.relation.columns import ArrowData, as_table, stored_table
+from semistream.relation.columns import ArrowData, SparkFrame, as_table, stored_table
 
 __all__ = ["Change", "KeyData", "deletion", "upsertion"]
 
-KeyData: TypeAlias = "ArrowData | pa.Array | pa.ChunkedArray | Sequence[Any]"
-"""Keys to delete: a table with the key columns, an array or a list of values or of tuples."""
+KeyData: TypeAlias = ArrowData | SparkFrame | pa.Array | pa.ChunkedArray | Sequence[Any]
+"""Keys to delete: a table or frame with the key columns, an array, a list of values or tuples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,11 @@ class Change:
 
 
 def upsertion(
-    data: ArrowData, codec: KeyCodec, key: Sequence[str], schema: pa.Schema, hidden: str | None
+    data: ArrowData | SparkFrame,
+    codec: KeyCodec,
+    key: Sequence[str],
+    schema: pa.Schema,
+    hidden: str | None,
 ) -> Change:
     """The change that replaces all rows of each key in the data by the data's rows of that key.
 

@@ -7,7 +7,7 @@ dictionaries from elsewhere, and Arrow's `take` on views would alias the frame t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,22 @@ import pyarrow.compute as pc
 
 from semistream.errors import OptionError, UnsupportedTypeError
 
-__all__ = ["ArrowData", "as_table", "plain_array", "stored_table", "stored_type"]
+__all__ = ["ArrowData", "SparkFrame", "as_table", "plain_array", "stored_table", "stored_type"]
 
-ArrowData: TypeAlias = "pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterable[pa.RecordBatch]"
+ArrowData: TypeAlias = pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterable[pa.RecordBatch]
 """What a master table can be built from without Spark."""
+
+
+class SparkFrame(Protocol):
+    """A batch DataFrame of Spark, classic or Connect, as far as it is used without PySpark."""
+
+    @property
+    def schema(self) -> Any:
+        """Its columns and their types."""
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 (Spark's name)
+        """All its rows, collected."""
+
 
 # Decoding multiplies bytes; in slices a string column stays far from its 2 GB.
 _SLICE_ROWS = 1 << 20

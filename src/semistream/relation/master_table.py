@@ -17,20 +17,42 @@ read it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Protocol
 
 from semistream.relation.build import Recipe, build
+from semistream.relation.build_progress import Report
 from semistream.relation.change import Change, KeyData, deletion, upsertion
-from semistream.relation.columns import ArrowData
-from semistream.relation.files import Location
+from semistream.relation.columns import ArrowData, SparkFrame
+from semistream.relation.files import Location, Storage
 from semistream.relation.manifest import read_manifest
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.storage import storage_at
 from semistream.relation.update import update
 from semistream.relation.vacuum import Vacuumed, VersionInfo, history, vacuum
 
-__all__ = ["MasterTable"]
+__all__ = ["MasterTable", "SparkBuilder"]
+
+
+class SparkBuilder(Protocol):
+    """Builds the next version of a master table from a Spark frame, and gives its number."""
+
+    def __call__(
+        self,
+        df: SparkFrame,
+        storage: Storage,
+        *,
+        key: str | Sequence[str],
+        page_bytes: int,
+        layout: str | None,
+        order_by: str | None,
+        sample: SparkFrame | None,
+        shards: int,
+        filter_bits: int,
+        replace: bool,
+        progress: bool | Report | None,
+    ) -> int:
+        """See `MasterTable.build`."""
 
 
 class MasterTable(MasterVersion):
@@ -39,6 +61,14 @@ class MasterTable(MasterVersion):
     Made by `from_arrow`, `build` or `open`. It never changes once open: an update gives the next
     version as another `MasterTable`.
     """
+
+    _builder: ClassVar[Callable[[], SparkBuilder]]
+    """Gives the builder on Spark, which stands above this layer."""
+
+    @classmethod
+    def use_builder(cls, builder: Callable[[], SparkBuilder]) -> None:
+        """Say what builds on Spark; it is asked for when `build` is first called."""
+        cls._builder = staticmethod(builder)
 
     @classmethod
     def from_arrow(
@@ -89,18 +119,18 @@ class MasterTable(MasterVersion):
     @classmethod
     def build(
         cls,
-        df: object,
+        df: SparkFrame,
         path: Location,
         *,
         key: str | Sequence[str],
         page_bytes: int = 65536,
         layout: str | None = None,
         order_by: str | None = None,
-        sample: object | None = None,
+        sample: SparkFrame | None = None,
         shards: int = 1,
         filter_bits: int = 0,
         replace: bool = False,
-        progress: object = None,
+        progress: bool | Report | None = None,
     ) -> MasterTable:
         """Build a master table from a Spark DataFrame, as Spark jobs, and open it.
 
@@ -124,10 +154,8 @@ class MasterTable(MasterVersion):
             progress: True or False to show progress on stderr or not, by default if that is a
                 terminal; or a function that is called with a `BuildProgress` now and then.
         """
-        # Spark stands above this layer: it is looked up when asked for, never imported here.
-        builder = import_module("semistream.spark.master_builder")
         storage = storage_at(path)
-        version = builder.build(
+        version = cls._builder()(
             df,
             storage,
             key=key,
@@ -142,7 +170,7 @@ class MasterTable(MasterVersion):
         )
         return cls(storage, read_manifest(storage, version))
 
-    def upsert(self, data: ArrowData) -> MasterTable:
+    def upsert(self, data: ArrowData | SparkFrame) -> MasterTable:
         """Replace all rows of each key in the data by the data's rows of that key.
 
         New keys are added; a key may have several rows; rows with a null key are left out and

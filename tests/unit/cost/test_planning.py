@@ -249,7 +249,7 @@ def test_an_empty_master_has_nothing_to_plan(tmp_path: Path) -> None:
     sales = pa.record_batch({"id": [1, 2], "sale": [1, 2]})
     auto = ss.engine(master, algorithm="auto", on="id", how="left", memory="1MB")
     assert sum(batch.num_rows for batch in auto.run([sales])) == 2
-    tuned = ss.TunedEngine(master, on="id", how="left", memory="1MB")
+    tuned = ss.engine(master, on="id", how="left", memory="1MB", retune=True)
     assert sum(batch.num_rows for batch in tuned.run([sales])) == 2
 
 

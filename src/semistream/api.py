@@ -1,0 +1,112 @@
+"""The facade: what a user calls, wired from the layers below.
+
+Nothing below imports upwards. An engine is handed the planner of the cost model here, and
+`MasterTable.build` the builder on Spark, which is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from semistream.algorithms.engine import Engine, fixed_engine
+from semistream.algorithms.options import check_engine
+from semistream.algorithms.planner import Planner, Sizer
+from semistream.algorithms.registry import AUTO
+from semistream.budget import parse_memory
+from semistream.cost.auto import AutoPlanner
+from semistream.cost.retuning import Retuning, RetuningPlanner
+from semistream.errors import OptionError
+from semistream.metrics import Clock
+from semistream.parts.join_shape import On
+from semistream.relation import MasterTable
+from semistream.relation.master_table import SparkBuilder
+
+__all__ = ["engine"]
+
+
+def engine(
+    master: MasterTable,
+    *,
+    on: On,
+    memory: int | str,
+    how: str = "inner",
+    algorithm: str = AUTO,
+    columns: Sequence[str] | None = None,
+    io: str = "buffered",
+    retune: bool | Retuning = False,
+    use_filter: bool | None = None,
+    clock: Clock = time.perf_counter,
+    **options: int | str,
+) -> Engine:
+    """The join operator without Spark.
+
+    Args:
+        master: the master table, or a shard of one.
+        on: the stream's key columns: a name, a list, or a dict from stream column to master key
+            column.
+        memory: the budget for everything, as bytes or "64MB".
+        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
+        algorithm: one of `ALGORITHMS`, or "auto": then the cost model chooses it and its sizes
+            when the first batch shows the stream, and `Engine.plan` says why.
+        columns: the master's columns to add, by default all but its key.
+        io: "buffered", or "direct" to pass by the page cache of a local disk.
+        retune: whether to choose again when the stream has changed; `Retuning` says when, and for
+            which arrival rate.
+        use_filter: the master's membership filter, if it has one, is used when it fits the
+            budget; True insists on it, False goes without.
+        clock: seconds, from any origin; by default real time.
+        options: sizes and rules that are fixed. `partition_pages`, `stream_slots`,
+            `chunk_tuples` (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups`
+            (partitions that HYBRIDJOIN reads at a time; 0 for one, decoded as a whole).
+            `admission` is the front stage's rule, one of "paper", "balance" and "tinylfu";
+            `front_percent` is how much of the memory it may have, or `front_rows` how many rows;
+            `threshold` holds the paper's threshold where it is.
+    """
+    if not isinstance(retune, bool | Retuning):
+        raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
+    if algorithm != AUTO and not retune:
+        return fixed_engine(
+            master,
+            on=on,
+            memory=memory,
+            how=how,
+            algorithm=algorithm,
+            columns=columns,
+            io=io,
+            use_filter=use_filter,
+            clock=clock,
+            **options,
+        )
+    check_engine(master, on, how, algorithm, io, use_filter, options)
+    size, sizer = parse_memory(memory), Sizer(master, use_filter)
+    planner: Planner
+    retuner: RetuningPlanner | None = None
+    if retune:
+        retuning = retune if isinstance(retune, Retuning) else Retuning()
+        planner = retuner = RetuningPlanner(
+            master, io, algorithm, options, sizer, clock, size, retuning
+        )
+    else:
+        planner = AutoPlanner(master, io, options, sizer)
+    return Engine(
+        master,
+        planner,
+        on=on,
+        memory=size,
+        how=how,
+        columns=columns,
+        io=io,
+        clock=clock,
+        retuner=retuner,
+    )
+
+
+def _spark_builder() -> SparkBuilder:
+    """What builds master tables on Spark; importing it brings PySpark, so only when asked for."""
+    from semistream.spark.building.job import build
+
+    return build
+
+
+MasterTable.use_builder(_spark_builder)
