@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import semistream as ss
 from semistream.spark.session import local_session
+from tests.spark.other_session import CONNECT, FAILING, OtherSession
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -36,6 +37,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherSession]:
+    """A session of Spark Connect, in a process of its own."""
+    pytest.importorskip("grpc")
+    session = OtherSession(CONNECT, tmp_path_factory.mktemp("connect") / "log")
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="session")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherSession]:
+    """A session that tries tasks again, in a process of its own."""
+    session = OtherSession(FAILING, tmp_path_factory.mktemp("failing") / "log")
+    yield session
+    session.close()
 
 
 @pytest.fixture

@@ -1,14 +1,8 @@
-"""The same under Spark Connect: no RDDs, no `sparkContext`.
-
-Classic and Connect sessions do not mix in a process, so this one runs by itself.
-"""
+"""The same under Spark Connect: no RDDs, no `sparkContext`."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,6 +10,7 @@ import pytest
 import semistream as ss
 from semistream.testing import assert_same_rows, oracle_join
 from semistream.workload import products
+from tests.spark.other_session import OtherSession
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -23,19 +18,12 @@ GOODS = pa.table({"id": [1, 2, 2, 5], "name": ["a", "b", "B", "e"]})
 SALES = [(2, 0), (9, 1), (None, 2), (5, 3)]
 
 SCRIPT = """
-import json, sys
-import semistream as ss
-from pyspark.sql import SparkSession
 from semistream.errors import SemistreamError
 from semistream.spark.join import join
 from semistream.spark.session import local_session
 from semistream.spark.source import register_source
 
-path, goods, folder = sys.argv[1:]
-builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.default.parallelism", "1")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-spark = builder.config("spark.connect.grpc.binding.address", "127.0.0.1").getOrCreate()
+path, goods, folder = arguments
 found = {"module": type(spark).__module__, "active": local_session() is spark}
 master = ss.MasterTable.open(path)
 frame = spark.createDataFrame([(2, 0), (9, 1), (None, 2), (5, 3)], "id long, n long")
@@ -55,33 +43,15 @@ writer = enriched.writeStream.format("parquet").option("checkpointLocation", fol
 writer.trigger(availableNow=True).start(folder + "/out").awaitTermination()
 written = spark.read.parquet(folder + "/out")
 found["streamed"] = [written.count(), written.where("name is not null").count()]
-print("FOUND" + json.dumps(found))
-spark.stop()
+answer = found
 """
 
 
-def test_batch_stream_and_source(tmp_path):
-    pytest.importorskip("grpc")
+def test_batch_stream_and_source(connect: OtherSession, tmp_path: Path) -> None:
     master = ss.MasterTable.from_arrow(GOODS, tmp_path / "small.master", key="id")
     goods = products(100, seed=1)
     shop = ss.MasterTable.from_arrow(goods, tmp_path / "shop.master", key="product_id")
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        # The server takes a free port, so that two of them can run at a time.
-        "SPARK_TESTING": "1",
-    }
-    arguments = [str(master.path), str(shop.path), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads(done.stdout.partition("FOUND")[2].partition("\n")[0])
+    found = connect.run(SCRIPT, master.path, shop.path, tmp_path)
     assert found["module"] == "pyspark.sql.connect.session"
     assert found["active"]
     assert found["columns"] == ["id", "n", "name"]

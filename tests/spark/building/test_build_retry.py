@@ -1,45 +1,18 @@
-"""Builds whose tasks die and are tried again, and builds under Spark Connect.
-
-Each runs in a process of its own: it needs a session of another kind than the other tests.
-"""
+"""Builds whose tasks die and are tried again, and builds under Spark Connect."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import semistream as ss
+from tests.spark.other_session import OtherSession
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
-_SESSION = """
-import json, os, sys
-from pyspark.sql import SparkSession
-import semistream as ss
-from semistream.spark.building import job
-
-root = sys.argv[1]
-spark = (
-    SparkSession.builder.master("local[2,3]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.shuffle.partitions", "3")
-    .config("spark.sql.adaptive.enabled", "false")
-    .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
-    .getOrCreate()
-)
-real = job.WriteTask
-"""
-
 _RETRY = """
+root = arguments[0]
 
 def dying(*arguments):
     task = real(*arguments)
@@ -69,11 +42,11 @@ job.WriteTask = dying
 df = spark.range(3000).selectExpr("id", "repeat('x', 60) AS text")
 master = ss.MasterTable.build(df, os.path.join(root, "r"), key="id", page_bytes=4096, filter_bits=8)
 died = sorted(name for name in os.listdir(root) if name.startswith("died-"))
-print(json.dumps({"died": died, "rows": master.row_count}))
-spark.stop()
+answer = {"died": died, "rows": master.row_count}
 """
 
 _COPIES = """
+root = arguments[0]
 
 def copied(*arguments):
     task = real(*arguments)
@@ -92,49 +65,29 @@ def copied(*arguments):
 job.WriteTask = copied
 df = spark.range(3000).selectExpr("id", "repeat('x', 60) AS text")
 master = ss.MasterTable.build(df, os.path.join(root, "r"), key="id", page_bytes=4096, filter_bits=8)
-print(json.dumps({"rows": master.row_count}))
-spark.stop()
+answer = {"rows": master.row_count}
 """
 
 _CONNECT = """
-import json, os, sys
-from pyspark.sql import SparkSession
-import semistream as ss
+import os
 
-root = sys.argv[1]
-builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-spark = builder.config("spark.connect.grpc.binding.address", "127.0.0.1").getOrCreate()
-spark.conf.set("spark.sql.shuffle.partitions", "2")
+root = arguments[0]
 df = spark.range(2000).selectExpr("CAST(id AS string) AS id", "id AS n", "repeat('x', 60) AS text")
 plain = ss.MasterTable.build(df, os.path.join(root, "plain"), key="id", shards=2, filter_bits=8)
 given = ss.MasterTable.build(df, os.path.join(root, "given"), key="id", order_by="n")
 newer = given.upsert(df.limit(10)).delete(df.limit(3).select("id"))
-print(json.dumps({"rows": [plain.row_count, given.row_count, newer.row_count]}))
-spark.stop()
+answer = [plain.row_count, given.row_count, newer.row_count]
 """
 
 
-def run(script: str, root: Path) -> dict[str, Any]:
-    quiet = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(root)],
-        env={**os.environ, **quiet},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
-
-
-def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -> None:
+def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(
+    failing: OtherSession, tmp_path: Path
+) -> None:
     """As speculation does it: two attempts end, and Spark takes one's word.
 
     A copy by Spark itself needs a second machine: it makes none on the host of the first attempt.
     """
-    assert run(_SESSION + _COPIES, tmp_path) == {"rows": 3000}
+    assert failing.run(_COPIES, tmp_path) == {"rows": 3000}
     master = ss.MasterTable.open(tmp_path / "r")
     assert master.pages.first[0] == 0
     assert (master.pages.first[1:] == master.pages.last[:-1] + 1).all()
@@ -144,8 +97,10 @@ def test_copies_of_tasks_leave_no_page_twice_and_no_file_behind(tmp_path: Path) 
     assert {path.name for path in (tmp_path / "r" / "data").iterdir()} == named
 
 
-def test_tasks_that_die_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -> None:
-    told = run(_SESSION + _RETRY, tmp_path)
+def test_tasks_that_die_leave_no_page_twice_and_no_file_behind(
+    failing: OtherSession, tmp_path: Path
+) -> None:
+    told = failing.run(_RETRY, tmp_path)
     assert told == {"died": ["died-0", "died-1", "died-2"], "rows": 3000}
     master = ss.MasterTable.open(tmp_path / "r")
     begun = (tmp_path / "died-1").read_text().split()
@@ -156,7 +111,6 @@ def test_tasks_that_die_leave_no_page_twice_and_no_file_behind(tmp_path: Path) -
     assert {path.name for path in (tmp_path / "r" / "data").iterdir()} == named
 
 
-def test_a_build_under_spark_connect(tmp_path: Path) -> None:
-    pytest.importorskip("grpc")
-    assert run(_CONNECT, tmp_path) == {"rows": [2000, 2000, 1997]}
+def test_a_build_under_spark_connect(connect: OtherSession, tmp_path: Path) -> None:
+    assert connect.run(_CONNECT, tmp_path) == [2000, 2000, 1997]
     assert ss.MasterTable.open(tmp_path / "plain").shard_count == 2

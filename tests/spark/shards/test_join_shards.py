@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import reduce
 
 import numpy as np
@@ -187,56 +184,32 @@ def test_a_frame_without_rows(spark, build):
 
 
 CONNECT = """
-import json, sys
-import semistream as ss
-from pyspark.sql import SparkSession
 from semistream.spark.join import join
 
-builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-spark = builder.config("spark.connect.grpc.binding.address", "127.0.0.1").getOrCreate()
-master, sales = ss.MasterTable.open(sys.argv[1]), sys.argv[2]
+master, sales = ss.MasterTable.open(arguments[0]), arguments[1]
 stream = spark.readStream.schema("id long, n long").parquet(sales)
 found = {"module": type(spark).__module__}
 for shuffle in (True, False):
-    arguments = {"on": "id", "how": "left", "memory": "1MB", "shuffle": shuffle}
-    out = join(spark.read.parquet(sales), master, **arguments)
+    asked = {"on": "id", "how": "left", "memory": "1MB", "shuffle": shuffle}
+    out = join(spark.read.parquet(sales), master, **asked)
     found[f"batch {shuffle}"] = [list(row) for row in out.collect()]
-    folder = f"{sys.argv[3]}/{shuffle}"
-    writer = join(stream, master, **arguments).writeStream.format("parquet")
+    folder = f"{arguments[2]}/{shuffle}"
+    writer = join(stream, master, **asked).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", folder + "/check").trigger(availableNow=True)
     writer.start(folder + "/out").awaitTermination()
     written = spark.read.parquet(folder + "/out")
     found[f"stream {shuffle}"] = [list(row) for row in written.collect()]
-print("FOUND" + json.dumps(found))
-spark.stop()
+answer = found
 """
 
 
 @pytest.mark.slow
-def test_shards_under_connect(build, tmp_path, seed):
-    pytest.importorskip("grpc")
+def test_shards_under_connect(connect, build, tmp_path, seed):
     sales, goods = sales_of(seed, 1_000), goods_of()
     master = build(goods, shards=3)
     (tmp_path / "sales").mkdir()
     pq.write_table(sales, tmp_path / "sales" / "0.parquet")
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        # The server takes a free port, so that two of them can run at a time.
-        "SPARK_TESTING": "1",
-    }
-    arguments = [str(master.path), str(tmp_path / "sales"), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads(done.stdout.partition("FOUND")[2].partition("\n")[0])
+    found = connect.run(CONNECT, master.path, tmp_path / "sales", tmp_path)
     assert found.pop("module") == "pyspark.sql.connect.session"
     assert len(found) == 4
     wanted = oracle_join(sales, goods, on="id", how="left").rows
