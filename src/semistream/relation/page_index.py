@@ -84,7 +84,7 @@ class PageIndex:
 
     def crossed(self, edge: int) -> bool:
         """Whether a key has rows on both sides of where page `edge` begins."""
-        return 0 < edge < len(self) and bool(self.last[edge - 1] == self.first[edge])
+        return 0 < edge < len(self.first) and bool(self.last[edge - 1] == self.first[edge])
 
     def settled(self, first: int, stop: int) -> tuple[int, int]:
         """The codes low..high that the pages from `first` to before `stop` settle by themselves.
