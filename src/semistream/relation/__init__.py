@@ -10,7 +10,7 @@ from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, Frame, PageReader
 from semistream.relation.shards import shard_of
-from semistream.relation.vacuum import Vacuumed, VersionInfo
+from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
 
 __all__ = [
     "IO_MODES",

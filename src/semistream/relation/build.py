@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.columns import ArrowData, as_table, stored_table
-from semistream.relation.draft import Draft
-from semistream.relation.files import Storage
 from semistream.relation.locator import locator_rows, page_starts, write_locator
-from semistream.relation.manifest import Manifest, StoredFile, encode_schema, newest_version, store
 from semistream.relation.membership_filter import MembershipFilter, check_bits
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.shards import check_shards, shard_of
+from semistream.relation.storage import Storage
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import (
+    Manifest,
+    StoredFile,
+    encode_schema,
+    newest_version,
+    store,
+)
 
 __all__ = [
     "CODE_COLUMN",

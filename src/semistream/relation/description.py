@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from semistream.keys import KeyCodec
-from semistream.relation.manifest import Manifest
 from semistream.relation.page_index import PageIndex
+from semistream.relation.versions.manifest import Manifest
 
 __all__ = ["describe"]
 

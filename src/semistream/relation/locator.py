@@ -12,17 +12,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.files import PageFiles, Storage
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import Frame, PageReader
 from semistream.relation.shards import shard_of
+from semistream.relation.storage import PageFiles, Storage
 
 __all__ = [
     "LOCATOR_PAGE_BYTES",
     "LOCATOR_SCHEMA",
     "Locator",
     "locator_rows",
+    "merged_locator_rows",
     "page_starts",
     "write_locator",
 ]
@@ -133,6 +134,19 @@ def locator_rows(codes: Codes, pages: PageIndex) -> pa.Table:
         ],
         schema=LOCATOR_SCHEMA,
     )
+
+
+def merged_locator_rows(codes: Codes, low: NDArray[np.int32], high: NDArray[np.int32]) -> pa.Table:
+    """A locator row per code, in code order, from spans of which a code may have several."""
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    begins = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+    columns = [
+        codes[begins],
+        np.minimum.reduceat(low[order], begins),
+        np.maximum.reduceat(high[order], begins),
+    ]
+    return pa.table([pa.array(column) for column in columns], schema=LOCATOR_SCHEMA)
 
 
 def write_locator(

@@ -22,14 +22,13 @@ from typing import ClassVar, Protocol
 
 from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
-from semistream.relation.change import Change, KeyData, deletion, upsertion
 from semistream.relation.columns import ArrowData, SparkFrame
-from semistream.relation.files import Location, Storage
-from semistream.relation.manifest import read_manifest
 from semistream.relation.master_version import MasterVersion
-from semistream.relation.storage import storage_at
-from semistream.relation.update import update
-from semistream.relation.vacuum import Vacuumed, VersionInfo, history, vacuum
+from semistream.relation.storage import Location, Storage, storage_at
+from semistream.relation.updates.change import Change, KeyData, deletion, upsertion
+from semistream.relation.updates.update import update
+from semistream.relation.versions.manifest import read_manifest
+from semistream.relation.versions.vacuum import Vacuumed, VersionInfo, history, vacuum
 
 __all__ = ["MasterTable", "SparkBuilder"]
 

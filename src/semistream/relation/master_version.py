@@ -11,13 +11,13 @@ import pyarrow as pa
 from semistream.errors import OptionError
 from semistream.keys import KeyCodec
 from semistream.relation.description import describe
-from semistream.relation.files import PageFiles, Storage
-from semistream.relation.integrity import check_files
 from semistream.relation.locator import Locator
-from semistream.relation.manifest import Manifest, StoredFile
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
+from semistream.relation.storage import PageFiles, Storage
+from semistream.relation.versions.integrity import check_files
+from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["MasterVersion"]
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from semistream.errors import MasterFormatError, OptionError
 from semistream.kernels import kernel
 from semistream.keys import Codes
-from semistream.relation.files import Storage, checksum_bytes
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = ["SLICE_BLOCKS", "FilterShape", "MembershipFilter", "check_bits", "expected_rate"]
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from semistream.errors import InternalError
 from semistream.keys import Codes
-from semistream.relation.files import Storage
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
 from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
 __all__ = ["PageIndex", "PageWriter", "WrittenPages", "rows_per_page", "write_pages"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from semistream.errors import InternalError, MasterFormatError
 from semistream.keys import Codes
-from semistream.relation.files import Storage, checksum_bytes
 from semistream.relation.frame import ALIGNMENT, aligned
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = ["PageIndex"]
 

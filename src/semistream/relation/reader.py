@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, InternalError, OptionError
 from semistream.kernels.reading import STRETCH, PageList
-from semistream.relation.files import PageFiles, PageSource
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 

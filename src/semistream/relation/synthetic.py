@@ -22,15 +22,14 @@ from numpy.typing import NDArray
 from semistream.errors import OptionError
 from semistream.kernels.reading import PageList
 from semistream.keys import Codes
-from semistream.relation.change import Change
-from semistream.relation.files import PageFiles
 from semistream.relation.frame import ALIGNMENT, Frame
-from semistream.relation.local_storage import LocalStorage
-from semistream.relation.manifest import Manifest, encode_schema
 from semistream.relation.master_table import MasterTable
 from semistream.relation.page_file import rows_per_page
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, PageReader
+from semistream.relation.storage import LocalStorage, PageFiles
+from semistream.relation.updates.change import Change
+from semistream.relation.versions.manifest import Manifest, encode_schema
 
 __all__ = ["KeyRule", "SyntheticMaster", "synthetic_schema"]
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame
 
-from semistream.relation.draft import Draft
-from semistream.relation.manifest import StoredFile
 from semistream.relation.membership_filter import SLICE_BLOCKS, FilterShape
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import StoredFile
 from semistream.spark.build_tasks import Batches, file_codes
 
 __all__ = ["write_filter"]

@@ -25,11 +25,11 @@ from semistream.keys import KeyCodec
 from semistream.relation.build import Recipe, check_columns, next_version
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import SparkFrame
-from semistream.relation.draft import Draft
-from semistream.relation.files import Storage
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
-from semistream.relation.manifest import Manifest, StoredFile, encode_schema, store
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import Manifest, StoredFile, encode_schema, store
 from semistream.spark.build_checks import (
     arrow_schema,
     batch_frame,

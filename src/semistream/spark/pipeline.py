@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semistream.errors import CheckpointError, PipelineStateError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.batch_frame import JoinSettings
 from semistream.spark.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.batch_run import BatchRun

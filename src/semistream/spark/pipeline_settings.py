@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
 from semistream.relation import MasterTable
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.batch_frame import BatchShape, JoinSettings
 from semistream.spark.batch_run import Outlets
 from semistream.spark.folders import Folder

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.errors import CorruptPageError, MasterFormatError
-from semistream.relation.files import Storage
-from semistream.relation.manifest import Manifest, StoredFile
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
+from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["check_files"]
 

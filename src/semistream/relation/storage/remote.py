@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from semistream.errors import MasterFormatError, OptionError
-from semistream.relation.files import FOLDERS, FileEntry
+from semistream.relation.storage.files import FOLDERS, FileEntry
 
 __all__ = ["CLAIM", "SEAL", "RemoteSource", "RemoteStorage"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.errors import MasterFormatError, OptionError
-from semistream.relation.files import FOLDERS, FileEntry, unused_name
 from semistream.relation.frame import ALIGNMENT, Frame
+from semistream.relation.storage.files import FOLDERS, FileEntry, unused_name
 
 __all__ = ["LocalSource", "LocalStorage"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
-from semistream.relation.files import Storage, checksum_bytes
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = [
     "FORMAT_VERSION",

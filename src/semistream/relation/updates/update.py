@@ -13,19 +13,25 @@ import numpy as np
 
 from semistream.errors import MasterExistsError, OptionError
 from semistream.relation.build import distinct
-from semistream.relation.change import Change
-from semistream.relation.draft import Draft
-from semistream.relation.files import PageFiles
-from semistream.relation.manifest import Manifest, StoredFile, newest_version, now, store, unused_id
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_file import WrittenPages
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.relocation import rewrite_locator
-from semistream.relation.rewrite import Rewrite
-from semistream.relation.rewritten import Rewritten
+from semistream.relation.storage import PageFiles
 from semistream.relation.stored_rows import pages_of, row_codes
+from semistream.relation.updates.change import Change
+from semistream.relation.updates.relocation import rewrite_locator
+from semistream.relation.updates.rewrite import Rewrite, Rewritten
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import (
+    Manifest,
+    StoredFile,
+    newest_version,
+    now,
+    store,
+    unused_id,
+)
 
 __all__ = ["update"]
 

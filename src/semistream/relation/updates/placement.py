@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.change import Change
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.shards import shard_of
+from semistream.relation.updates.change import Change
 
 __all__ = ["Placement", "ShardPlan"]
 

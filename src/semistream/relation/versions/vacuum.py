@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
-from semistream.relation.files import FileEntry, Storage
-from semistream.relation.manifest import (
+from semistream.relation.storage import FileEntry, Storage
+from semistream.relation.versions.manifest import (
     Manifest,
     committed_versions,
     manifest_name,

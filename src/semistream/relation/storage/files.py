@@ -7,13 +7,11 @@ names are relative to it ("data/…", "versions/…"). `LocalStorage` is a folde
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import xxhash
@@ -21,24 +19,15 @@ import xxhash
 __all__ = [
     "FOLDERS",
     "FileEntry",
-    "Location",
     "PageFiles",
     "PageSource",
     "Storage",
     "checksum_bytes",
-    "checksum_file",
-    "is_uri",
     "unused_name",
 ]
 
-Location: TypeAlias = str | os.PathLike[str]
-"""A local path, or a URI."""
-
 FOLDERS = ("versions", "data")
 """The folders inside that of a master table."""
-
-_CHUNK = 1 << 20
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class FileEntry(NamedTuple):
@@ -158,20 +147,6 @@ def checksum_bytes(data: bytes | memoryview) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-def checksum_file(path: Path) -> str:
-    """The xxh3 checksum of a local file's content."""
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def unused_name(prefix: str) -> str:
     """A name that no other build will choose."""
     return f"{prefix}-{secrets.token_hex(8)}"
-
-
-def is_uri(location: Location) -> bool:
-    """Whether the location is a URI rather than a local path."""
-    return isinstance(location, str) and _URI.match(location) is not None

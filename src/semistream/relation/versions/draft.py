@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from types import TracebackType
 
-from semistream.relation.files import Storage, unused_name
-from semistream.relation.manifest import Manifest, commit_manifest, may_be_committed
+from semistream.relation.storage import Storage, unused_name
+from semistream.relation.versions.manifest import Manifest, commit_manifest, may_be_committed
 
 __all__ = ["Draft"]
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
+from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA, merged_locator_rows
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.page_file import PageWriter, WrittenPages
-from semistream.relation.rewritten import Rewritten, merged_locator_rows
 from semistream.relation.shards import shard_of
 from semistream.relation.stored_rows import pages_of
+from semistream.relation.updates.rewrite import Rewritten
 
 __all__ = ["rewrite_locator"]
 
