@@ -151,19 +151,19 @@ def history(path: MasterPath) -> None:
         table.add_column("at (UTC)", no_wrap=True)
         for one in MasterTable.open(path).history():
             numbers = (str(one.version), f"{one.row_count:,}", f"{one.page_count:,}")
-            # To the second, and without the zone that the column's title names.
+            # To the second, and without the time zone, which the column's title names.
             table.add_row(*numbers, one.operation, one.created[:19].replace("T", " "))
         output().print(table)
 
 
 def _pinned(checkpoint: str) -> set[int]:
-    """The versions that a pipeline may still ask for; a checkpoint without any is a mistake."""
+    """The versions that a pipeline may still ask for; raises if its checkpoint has none."""
     from semistream.errors import CheckpointError
     from semistream.spark.batch_log import pinned_versions
 
     versions = pinned_versions(checkpoint)
     if not versions:
-        # Taking a wrong path for "nothing is pinned" would remove what a pipeline needs.
+        # A mistyped path must not mean "nothing is pinned": the vacuum would remove needed files.
         raise CheckpointError(
             f"--pinned-by {checkpoint}: no pipeline has run a batch with that checkpoint. Give "
             "the folder that the pipeline has as its checkpoint."
@@ -172,7 +172,7 @@ def _pinned(checkpoint: str) -> set[int]:
 
 
 def _tell_latest(location: str) -> None:
-    """Say what the newest version is, and what made it."""
+    """Print the newest version and what made it."""
     from semistream import MasterTable
 
     last = MasterTable.open(location).history()[-1]

@@ -10,7 +10,7 @@ __all__ = ["describe"]
 
 
 def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) -> str:
-    """What the version holds; `pages` may be those of one shard."""
+    """What the version holds. `pages` may be the pages of one shard only."""
     stored = sum(file.bytes for file in manifest.data_files)
     rows = pages.row_count
     average = int(pages.length.sum()) / rows if rows else 0.0

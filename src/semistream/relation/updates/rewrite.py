@@ -1,11 +1,11 @@
-"""Copy on write: pages that a change touches are written anew, all others stay.
+"""Copy on write: pages that a change touches are rewritten, all others stay.
 
     version 1   | p0 | p1 | p2 | p3 | p4 |          file A
     a change        touches p1, p3
     version 2   | p0 | B0 | B1 | p2 | B2 | p4 |     p0 p2 p4 still in A, the rest in file B
 
-Touched pages are read, merged and written one after the other: besides the change itself only a
-few pages are in memory.
+Touched pages are read, merged and written one after the other, so only the change itself and a few
+pages are in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Piece(NamedTuple):
 
 
 class Rewritten:
-    """Collects, page by page, what the new version has."""
+    """The pages of the new version in order: old ones that stay, and new ones."""
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
@@ -64,16 +64,16 @@ class Rewritten:
             self.new_pages += count
 
     def note(self, codes: Codes) -> None:
-        """The next page of the new file has these codes, equal ones adjacent."""
+        """The next page of the new file has these codes. Equal codes are adjacent."""
         self._noted.append(distinct(codes))
 
     def end_shard(self) -> None:
-        """What comes next is of the next shard."""
+        """The pages that follow belong to the next shard."""
         self._shard_starts.append(self._pages)
 
     @property
     def shard_starts(self) -> tuple[int, ...]:
-        """The first page of each shard, and the number of pages."""
+        """The first page of each shard, then the number of pages."""
         return tuple(self._shard_starts)
 
     def index(self, old: PageIndex, new: PageIndex | None) -> PageIndex:
@@ -82,7 +82,7 @@ class Rewritten:
         return PageIndex.joined(sides[piece.new].part(*piece[1:]) for piece in self._pieces)
 
     def moved(self, old_count: int) -> NDArray[np.int32]:
-        """The new number of each old page; -1 for those that are no more."""
+        """The new number of each old page; -1 for pages that are gone."""
         return self._numbers(False, old_count)
 
     def located(self) -> pa.Table:
@@ -107,9 +107,9 @@ class Rewrite:
     """Writes one new page file for a change; `run` does it, once."""
 
     def __init__(self, master: MasterVersion, change: Change, name: str, everything: bool) -> None:
-        """`name` is that of the new file in the folder `data`.
+        """`name` is the new file's name in the folder `data`.
 
-        With `everything`, pages that the change does not touch are written anew too.
+        With `everything`, pages that the change does not touch are rewritten too.
         """
         self._master, self._change, self._name = master, change, name
         self._everything = everything
@@ -117,7 +117,7 @@ class Rewrite:
         self._stack = ExitStack()
         self._writer: PageWriter | None = None
         self.result = Rewritten()
-        """What the new version is made of."""
+        """The pages of the new version."""
 
     def run(self) -> WrittenPages | None:
         """Write the pages; None if there was nothing to write."""
@@ -143,7 +143,7 @@ class Rewrite:
         self.result.end_shard()
 
     def _page(self, plan: ShardPlan, page: int, batch: pa.RecordBatch) -> None:
-        """Write an old page without the rows that go and with those that come into it."""
+        """Rewrite an old page: without the removed rows, with the new rows that go into it."""
         codes = row_codes(self._master, batch)
         goes = self._change.goes(key_columns(self._master, batch), codes)
         low, high = plan.into(page)
@@ -152,7 +152,7 @@ class Rewrite:
             return
         stays = np.flatnonzero(~goes)
         places = self._places(codes, plan.codes(low, high))
-        # In the given order the places are not in the order of the rows: no cut is safe.
+        # In the given order, places do not rise with the row number, so no cut is safe.
         step = _PIECE_ROWS if self._master.layout == "key" else max(high - low, 1)
         done = 0
         for at in range(low, high, step):
@@ -167,7 +167,7 @@ class Rewrite:
         self._write(batch.take(pa.array(old)), codes[old])
 
     def _places(self, codes: Codes, new: Codes) -> NDArray[np.int64]:
-        """Before which of a page's rows the new rows go: behind the last row of their code."""
+        """The row of the page before which each new row goes: after the last row of its code."""
         if self._master.layout == "key":
             return np.searchsorted(codes, new, side="right")
         known, behind = np.unique(codes[::-1], return_index=True)
@@ -196,10 +196,10 @@ class Rewrite:
             self.result.keep(first, stop)
 
     def _end_run(self) -> None:
-        """What was written so far comes before what follows."""
+        """End the run of new pages: old pages or another shard follow."""
         if self._writer is not None:
             before = self.result.new_pages
-            # Half-full pages have room to grow; but not when all is being packed.
+            # Half-full pages have room to grow; `compact` wants full ones.
             self._writer.end_page(even=not self._everything)
             self.result.add(self._writer.page_count - before)
 
@@ -210,7 +210,7 @@ def _interleaved(
     new: tuple[pa.RecordBatch, Codes],
     places: NDArray[np.int64],
 ) -> tuple[pa.RecordBatch, Codes]:
-    """The `old` rows of a page, with new rows put before the page's rows that `places` name."""
+    """The `old` rows of a page, and new rows before the rows of the page that `places` names."""
     order = np.argsort(np.concatenate([2 * old + 1, 2 * places]), kind="stable")
     rows = pa.concat_batches([page[0].take(pa.array(old)), new[0]])
     return rows.take(pa.array(order)), np.concatenate([page[1][old], new[1]])[order]

@@ -1,4 +1,4 @@
-"""Is a version's set of files whole? Found out when it is opened, not in the middle of a join."""
+"""Checks, when a version is opened, that all its files are there: better than during a join."""
 
 from __future__ import annotations
 
