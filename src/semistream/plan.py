@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the cost model expects of a plan, for a stream that is always there."""
+    """What the cost model expects of a plan, for a stream that never runs dry."""
 
     rate: float
     """Stream tuples finished per second (μ)."""
@@ -83,12 +83,12 @@ class JoinPlan:
 
     @property
     def pinned_in_disk_buffer(self) -> int:
-        """Pinned partitions that stay as they are; those of a front stage are taken apart."""
+        """Pinned partitions that the disk buffer keeps; a front stage keeps single rows instead."""
         return 0 if self.admission == "pinned" else self.pinned_partitions
 
     @property
     def buffered_pages(self) -> int:
-        """Pages that the disk buffer holds at once; look-ups read partitions elsewhere."""
+        """Pages of a frame of the disk buffer; look-ups have frames of their own for partitions."""
         return 1 if self.look_ups else self.partition_pages
 
     def explain(self) -> str:

@@ -35,7 +35,7 @@ from semistream.parts.output import Output
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 
-_TUPLES_PER_STEP = 65536
+TUPLES_PER_STEP = 65536
 
 
 class IndexNestedLoopJoin:
@@ -56,7 +56,7 @@ class IndexNestedLoopJoin:
         """From its parts; the disk buffer has `frames` frames, at least two."""
         self._recent = recent
         self._most_reads = frames - 1
-        self.tuples_per_step = _TUPLES_PER_STEP
+        self.tuples_per_step = TUPLES_PER_STEP
         self._reads = 0
         self.stream = stream
         self.disk = disk

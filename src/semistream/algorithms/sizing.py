@@ -15,9 +15,7 @@ import pyarrow as pa
 
 from semistream.errors import BudgetError
 from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
-from semistream.parts.admission import (
-    TinyLfuRule,
-)
+from semistream.parts.admission import TinyLfuRule
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
@@ -83,14 +81,18 @@ class Sizing:
         master: MasterTable,
         shape: JoinShape,
         sample: pa.RecordBatch,
-        filter_bytes: int = 0,
+        use_filter: bool | None = None,
     ) -> None:
         """`sample` is the first stream batch: it tells how wide varying columns are.
 
-        `filter_bytes` are set apart for a membership filter; 0 for none.
+        `use_filter` is whether the master's membership filter, if it has one, is in memory; None
+        for yes if the memory is enough for it.
         """
         self._needs = needs
-        self._filter_bytes = filter_bytes
+        self._filter_bytes = 0 if use_filter is False else master.filter_bytes
+        self._without_filter: Sizing | None = None
+        if use_filter is None and self._filter_bytes:
+            self._without_filter = Sizing(needs, master, shape, sample, use_filter=False)
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
@@ -108,9 +110,11 @@ class Sizing:
 
     def plan(self, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
-        plan = self.fitting(memory, options)
+        plan = self._divided(memory, options)
         if plan is not None:
             return plan
+        if self._without_filter is not None:
+            return self._without_filter.plan(memory, options)
         if self.least_memory(options) >= _NO_MEMORY:
             raise BudgetError(
                 f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
@@ -123,8 +127,14 @@ class Sizing:
             + self._filter_advice()
         )
 
-    def fitting(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
+    def plan_or_none(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
         """The same, or None when `memory` is too little."""
+        plan = self._divided(memory, options)
+        if plan is None and self._without_filter is not None:
+            return self._without_filter.plan_or_none(memory, options)
+        return plan
+
+    def _divided(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
         free = memory - self._filter_bytes
         for draft in (self._generous(free), *self._frugal()):
             plan = self._sized(free, options, draft)
@@ -134,6 +144,8 @@ class Sizing:
 
     def least_memory(self, options: Mapping[str, Any]) -> int:
         """The smallest budget that works: what the most frugal draft takes."""
+        if self._without_filter is not None:
+            return self._without_filter.least_memory(options)
         least = min(self._least(draft, options) for draft in self._frugal())
         return least + self._filter_bytes
 

@@ -262,11 +262,11 @@ class LookUps:
         self._reader.count(len(found.read), pages, read)
         runs = np.count_nonzero(np.diff(found.read["run"], prepend=-1))
         self._recorder.partitions_read += int(runs)
-        self._recorder.set_reads += int(runs)
+        self._recorder.batched_reads += int(runs)
         self._recorder.pages_read += pages
         self._recorder.bytes_read += read
-        self._recorder.set_bytes += read
-        self._recorder.set_codes += len(found.codes)
+        self._recorder.batched_bytes += read
+        self._recorder.batched_codes += len(found.codes)
         self._recorder.probes += len(found.codes)
 
     def _read(self, wanted: FoundRows) -> None:

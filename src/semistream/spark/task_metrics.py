@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from semistream.metrics import Metrics
+
 __all__ = ["TaskMetrics", "merged"]
 
-_SUMS: Final = (
+_SHOWN: Final = (
     "arrived",
     "joined",
     "unmatched",
@@ -22,8 +24,12 @@ _SUMS: Final = (
     "front_hits",
     "pages_read",
     "bytes_read",
+    "algorithm",
+    "service_rate",
+    "peak_memory",
+    "budget",
 )
-_SECONDS: Final = "seconds"
+"""Fields of `Metrics` that are shown of a micro-batch."""
 
 
 class TaskMetrics:
@@ -68,24 +74,17 @@ class TaskMetrics:
 def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Several tasks' metrics as one; empty if there are none.
 
-    Counts are added up. `p99_seconds` is the slowest task's, so it is no less than that of all
-    tuples. `service_rate` is per task: tuples finished in a second of a task's time.
+    They are merged as runs of an engine are, see `Metrics.merge`: `service_rate` is tuples finished
+    in a second of a task's time, `p99_seconds` is of the tuples of all tasks.
     """
     last: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for record in sorted(records, key=lambda record: record["attempt"] or 0):
         last[tuple(record[name] for name in ("query", "batch", "stage", "partition"))] = record
     if not last:
         return {}
-    tasks = list(last.values())
-    sums: dict[str, Any] = {name: sum(task[name] for task in tasks) for name in _SUMS}
-    seconds = sum(task[_SECONDS] for task in tasks)
-    finished = sums["joined"] + sums["unmatched"]
-    return sums | {
-        "algorithm": tasks[0]["algorithm"],
-        "tasks": len(tasks),
-        "task_seconds": seconds,
-        "service_rate": finished / seconds if seconds > 0 else 0.0,
-        "p99_seconds": max(task["processing_time"]["p99"] for task in tasks),
-        "peak_memory": max(task["peak_memory"] for task in tasks),
-        "budget": max(task["budget"] for task in tasks),
+    joint = Metrics.merge(Metrics.of(record) for record in last.values())
+    return {name: getattr(joint, name) for name in _SHOWN} | {
+        "tasks": len(last),
+        "task_seconds": joint.seconds,
+        "p99_seconds": joint.processing_time.p99,
     }

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semistream.errors import MasterFormatError, OptionError
 from semistream.relation.frame import ALIGNMENT, Frame
-from semistream.relation.storage.files import FOLDERS, FileEntry, unused_name
+from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, unused_name
 
 __all__ = ["LocalSource", "LocalStorage"]
 
@@ -120,7 +120,7 @@ class LocalStorage:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
-    def open_pages(self, name: str, direct: bool) -> LocalSource:
+    def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading."""
         return LocalSource(self.path / name, direct)
 
