@@ -74,17 +74,17 @@ def compare(
         float, typer.Option(min=0.0, help="Skew of the Zipf keys; 0 is uniform.")
     ] = 1.0,
     io: Annotated[
-        Io, typer.Option(help="Read through the page cache, or past it (O_DIRECT).")
+        Io, typer.Option(help="Read through the page cache, or bypass it (O_DIRECT).")
     ] = Io.BUFFERED,
     seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
     algorithms: Annotated[
-        str | None, typer.Option(help="Names with commas between; all when left out.")
+        str | None, typer.Option(help="Names, separated by commas; all by default.")
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep the master table, here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the master table in this folder.")
     ] = None,
 ) -> None:
-    """Join sales with products through every algorithm, and compare them in one table."""
+    """Join sales with products by every algorithm, and compare them in one table."""
     out, console = output(), side()
     with reported(console), _master_folder(keep) as folder:
         names = _chosen(algorithms)

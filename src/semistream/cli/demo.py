@@ -85,10 +85,10 @@ def demo(
     ] = 0.05,
     seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep all that is written, here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep all files in this folder.")
     ] = None,
 ) -> None:
-    """Build a master table, enrich bursty sales into a warehouse, and compare, on Spark."""
+    """On Spark: build a master table, enrich bursty sales, and compare with Spark's own join."""
     out, console = output(), side()
     with reported(console), _folder(keep) as folder, spark_errors("demo"):
         tasks = min(os.cpu_count() or 2, 4)

@@ -33,10 +33,10 @@ _LOOK_SECONDS: Final = 0.2
 def run(
     file: Annotated[Path, typer.Argument(metavar="PIPELINE.TOML", help="What to run.")],
     once: Annotated[
-        bool, typer.Option("--once", help="Take what the source has now, and end.")
+        bool, typer.Option("--once", help="Process what the source has now, then stop.")
     ] = False,
 ) -> None:
-    """Run a pipeline from a file, until Ctrl-C; the same command goes on where it was."""
+    """Run a pipeline from a file until Ctrl-C; run it again to continue where it stopped."""
     console = side()
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
