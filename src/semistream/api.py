@@ -104,7 +104,7 @@ def engine(
 
 def _spark_builder() -> SparkBuilder:
     """What builds master tables on Spark; importing it brings PySpark, so only when asked for."""
-    from semistream.spark.master_builder import build
+    from semistream.spark.building.job import build
 
     return build
 

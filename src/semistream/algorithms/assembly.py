@@ -28,8 +28,8 @@ from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
 from semistream.parts.look_ups import LookUps
-from semistream.parts.memory_share import MemoryShare, SlotOwner
 from semistream.parts.output import Output
+from semistream.parts.rebalancer import Rebalancer, SlotOwner
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
@@ -163,7 +163,7 @@ class Assembly:
         plan = self.plan
         elastic = isinstance(self.front.rule, BalanceRule)
         row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
-        self.front.share = MemoryShare(
+        self.front.rebalancer = Rebalancer(
             self.budget,
             self.front.kept,
             table,

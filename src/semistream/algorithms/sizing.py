@@ -17,9 +17,11 @@ from semistream.errors import BudgetError
 from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
 from semistream.parts.admission import TinyLfuRule
 from semistream.parts.disk_buffer import disk_bytes
+from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
-from semistream.parts.look_ups import look_up_bytes, most_rows, usable
+from semistream.parts.look_up_set import most_rows
+from semistream.parts.look_ups import look_up_bytes
 from semistream.parts.output import staging_bytes
 from semistream.parts.recent_keys import BYTES_PER_CODE
 from semistream.parts.stream_table import table_bytes
@@ -96,7 +98,7 @@ class Sizing:
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
-        self._many = needs.look_ups and usable(master, shape)
+        self._many = needs.look_ups and searchable(master, shape.code_column)
         self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64

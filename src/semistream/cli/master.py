@@ -126,7 +126,7 @@ def vacuum(
     """Remove old versions, and files that no remaining version names."""
     with reported(side()):
         from semistream import MasterTable
-        from semistream.spark.routes import parse_duration
+        from semistream.spark.pipeline.routes import parse_duration
 
         seconds = parse_duration(grace, "--grace")
         pinned = set().union(*map(_pinned, pinned_by or []))
@@ -160,7 +160,7 @@ def history(path: MasterPath) -> None:
 def _pinned(checkpoint: str) -> set[int]:
     """The versions that a pipeline may still ask for; raises if its checkpoint has none."""
     from semistream.errors import CheckpointError
-    from semistream.spark.batch_log import pinned_versions
+    from semistream.spark.pipeline.batch_log import pinned_versions
 
     versions = pinned_versions(checkpoint)
     if not versions:

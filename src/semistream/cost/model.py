@@ -27,8 +27,8 @@ from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
 from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_ups import most_rows
-from semistream.parts.memory_share import judged_rows
+from semistream.parts.look_up_set import most_rows
+from semistream.parts.rebalancer import judged_rows
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT

@@ -159,12 +159,6 @@ class PageReader:
         read, self.bytes_read = self.bytes_read - before, before
         return read
 
-    def count(self, reads: int, pages: int, read: int) -> None:
-        """Count reads that were done for stretches."""
-        self.reads += reads
-        self.pages_read += pages
-        self.bytes_read += read
-
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)

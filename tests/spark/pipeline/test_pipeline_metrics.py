@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.functions import count_if
 
 from semistream.metrics import Recorder
-from semistream.spark.batch_log import Counts, Outcome
 from semistream.spark.join import join
-from semistream.spark.listener import MetricsListener
-from semistream.spark.metrics_log import append_line, last_batch, prometheus_text
-from semistream.spark.routes import Retry
+from semistream.spark.pipeline.batch_log import Counts, Outcome
+from semistream.spark.pipeline.listener import MetricsListener
+from semistream.spark.pipeline.metrics_log import append_line, last_batch, prometheus_text
+from semistream.spark.pipeline.routes import Retry
 from semistream.spark.task_metrics import TaskMetrics
 from semistream.testing import ManualClock, oracle_join
 
@@ -106,7 +106,7 @@ def test_tuples_that_pass_the_join_by_are_no_misses(shop):
 def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
     master = shop.master()
     sold = shop.sell(100, 100)
-    listener = MetricsListener(shop.folder / "lines", metrics_dir=shop.folder / "tasks")
+    listener = MetricsListener(shop.folder / "lines", metrics=shop.folder / "tasks")
     shop.spark.streams.addListener(listener)
     try:
         frame = join(
@@ -115,7 +115,7 @@ def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
             on="id",
             how="left",
             memory="1MB",
-            metrics_dir=shop.folder / "tasks",
+            metrics=shop.folder / "tasks",
         ).selectExpr("*", "name IS NULL AS lacks")
         frame = frame.observe("found", count_if("lacks").alias("lacking"))
         query = frame.writeStream.format("noop").queryName("direct").trigger(availableNow=True)
