@@ -13,7 +13,7 @@ demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's ow
 	$(BIN)/semistream demo
 
 test: lint ## Lint, then run every test but those of figures and recovery
-	$(BIN)/python -m pytest -n 2 --ignore=tests/figures --ignore=tests/recovery
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery
 
 figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the claims' directions
 	$(BIN)/python -m pytest tests/figures
@@ -22,7 +22,7 @@ recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline,
 	$(BIN)/python -m pytest tests/recovery
 
 coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
-	$(BIN)/python -m pytest -n 2 --ignore=tests/figures --ignore=tests/recovery --cov
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --cov
 
 costs: $(STAMP) ## Write the table of counted costs anew, and print what is different
 	$(BIN)/python -m pytest -q tests/costs --write-costs

@@ -1,7 +1,8 @@
 """Test set-up: deterministic Hypothesis, and seeds that are printed when a test fails."""
 
+import os
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,15 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.contract.harness")
 settings.register_profile("semistream", derandomize=True, deadline=None, database=None)
 settings.load_profile("semistream")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_fsync() -> Iterator[None]:
+    """Tests write thousands of small files, and no test has the machine lose its power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
 
 _SEEDS = pytest.StashKey[list[int]]()
 

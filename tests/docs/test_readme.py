@@ -20,6 +20,7 @@ def blocks() -> list[tuple[str, str]]:
     return BLOCK.findall((ROOT / "README.md").read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_python_blocks_print_what_follows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ format = "semistream"
 select = ["product_id AS id", "quantity"]
 [source.options]
 keys = 400
-rowsPerBatch = 500
+rowsPerBatch = 900
 rows = 1700
 seed = 3
 [master]
@@ -121,6 +121,7 @@ def rows_in(path, *columns):
     return sorted(rows_of(ds.dataset(path, partitioning="hive").to_table().select(list(columns))))
 
 
+@pytest.mark.slow
 def test_run_once_joins_what_there_is(run, spark, pipeline, tmp_path):
     result = run("run", pipeline, "--once")
     assert result.exit_code == 0, result.output
@@ -133,10 +134,10 @@ def test_run_once_joins_what_there_is(run, spark, pipeline, tmp_path):
     unmatched = kept.filter(pc.greater_equal(kept["id"], 300))
     assert rows_in(tmp_path / "unmatched", "id", "quantity") == sorted(rows_of(unmatched))
     assert len(rows_in(tmp_path / "rejected", "id", "reason")) == len(sales) - len(kept)
-    told = f"4 batches, 1,700 tuples, {len(expected):,} joined, {len(unmatched):,} unmatched"
+    told = f"2 batches, 1,700 tuples, {len(expected):,} joined, {len(unmatched):,} unmatched"
     assert " ".join(result.stdout.split()).startswith(told)
     lines = result.stderr.splitlines()
-    assert [line.split()[0] for line in lines] == ["batch", "0", "1", "2", "3"]
+    assert [line.split()[0] for line in lines] == ["batch", "0", "1"]
     assert max(map(len, lines)) <= 80
 
     again = run("run", pipeline, "--once")

@@ -186,6 +186,7 @@ def streamed(spark, options, name, folder, **trigger):
 
 
 @pytest.mark.service
+@pytest.mark.slow
 def test_batch_and_stream_give_the_same_rows_also_when_the_query_is_restarted(loaded, tmp_path):
     rows = BLOCK_ROWS + 900
     wanted = made(SMALL | {"rowsPerBatch": "1"}, [0, rows])

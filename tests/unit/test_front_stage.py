@@ -108,6 +108,7 @@ class TestSkew:
         cached, without = runs(algorithm, "paper", 1.0), runs(plain, None, 1.0)
         assert without.pages_per_tuple / cached.pages_per_tuple >= factor
 
+    @pytest.mark.slow
     def test_less_than_half_the_pages_of_a_large_master(self, tmp_path: Path) -> None:
         """With 10 % of R; a larger R leaves a smaller part of that to index and buffers."""
         rows, tuples = 500_000, 2_000_000

@@ -117,14 +117,15 @@ class Sizing:
             return plan
         if self._without_filter is not None:
             return self._without_filter.plan(memory, options)
-        if self.least_memory(options) >= _NO_MEMORY:
+        least = self.least_memory(options)
+        if least >= _NO_MEMORY:
             raise BudgetError(
                 f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
                 "at least chunk_tuples × partitions stream_slots. Drop the options that fix sizes."
             )
         raise BudgetError(
             f"memory={memory:,} bytes is too little for {self._needs.algorithm} on this master: "
-            f"the least is {self.least_memory(options):,} bytes. Give more memory"
+            f"the least is {least:,} bytes. Give more memory"
             + (", or drop the options that fix sizes." if options else ".")
             + self._filter_advice()
         )
@@ -163,10 +164,15 @@ class Sizing:
         return f" The membership filter takes {self._filter_bytes:,}: use_filter=False saves them."
 
     def _least(self, draft: JoinPlan, options: Mapping[str, Any]) -> int:
-        low, high = 1, _NO_MEMORY
+        def works(memory: int) -> bool:
+            return self._enough(self._sized(memory, options, draft), options)
+
+        low, high = 1, 1 << 16
+        while high < _NO_MEMORY and not works(high):
+            low, high = high + 1, high * 2
         while low < high:
             middle = (low + high) // 2
-            if self._enough(self._sized(middle, options, draft), options):
+            if works(middle):
                 high = middle
             else:
                 low = middle + 1

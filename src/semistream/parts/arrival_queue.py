@@ -150,8 +150,9 @@ class ArrivalQueue:
 
     def _walk(self, towards: str, slot: int) -> list[int]:
         seen: list[int] = []
+        following = self.links.links[towards].tolist()
         while slot != NONE:
             assert len(seen) < self.capacity, "the queue has a cycle"
             seen.append(slot)
-            slot = int(self.links.links[slot][towards])
+            slot = following[slot]
         return seen

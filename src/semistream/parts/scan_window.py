@@ -111,8 +111,8 @@ class ScanWindow:
 
     def check(self) -> None:
         """Assert that the ring and the table hold the same tuples."""
-        self.table.check()
-        held = sorted(slot for chain in self.table.waiting().values() for slot in chain)
+        held = self.table.held()
+        self.table.store.check()
         ring = [slot for chunk in self._chunks for piece in chunk.slots for slot in piece]
         assert held == sorted(ring)
         assert len(ring) == self._count <= self.table.capacity

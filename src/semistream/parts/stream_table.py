@@ -258,32 +258,39 @@ class StreamTable:
 
     def waiting(self) -> dict[int, list[int]]:
         """Code → slots in the order of the chain. O(n), for checks."""
+        nodes = self.chains.nodes
+        codes, next_key = nodes["code"].tolist(), nodes["next_key"].tolist()
+        next_same, last_same = nodes["next_same"].tolist(), nodes["last_same"].tolist()
         found: dict[int, list[int]] = {}
-        for bucket, head in enumerate(self.chains.heads.tolist()):
-            first = head
+        for bucket, first in enumerate(self.chains.heads.tolist()):
             while first != NONE:
-                code = self.code(first)
+                code = codes[first]
                 assert code not in found, "a code stands in two chains"
                 assert self._bucket(code) == bucket, "a code stands in another's bucket"
-                found[code] = self._same(first)
-                first = int(self.chains.nodes[first]["next_key"])
+                found[code] = chain = self._followed(first, next_same)
+                assert all(codes[slot] == code for slot in chain), "a chain has two codes"
+                assert chain[-1] == last_same[first]
+                first = next_key[first]
         return found
+
+    def held(self) -> list[int]:
+        """The slots of all waiting tuples, sorted, once the chains are known to be whole."""
+        slots = sorted(slot for chain in self.waiting().values() for slot in chain)
+        assert len(slots) == len(set(slots)) <= self.capacity
+        return slots
 
     def check(self) -> None:
         """Assert that chains are whole: every code once, in its bucket, tail where it should be."""
-        slots = [slot for chain in self.waiting().values() for slot in chain]
-        assert len(slots) == len(set(slots)) <= self.capacity
+        self.held()
         self.store.check()
 
     def _bucket(self, code: int) -> int:
         return int(kernels.bucket_of(self.region(code), self._bits, code))
 
-    def _same(self, first: int) -> list[int]:
-        chain, slot = [], first
+    def _followed(self, slot: int, following: list[int]) -> list[int]:
+        chain: list[int] = []
         while slot != NONE:
+            assert len(chain) < self.capacity, "a chain has a cycle"
             chain.append(slot)
-            assert self.code(slot) == self.code(first)
-            assert len(chain) <= self.capacity, "a chain has a cycle"
-            slot = int(self.chains.nodes[slot]["next_same"])
-        assert chain[-1] == int(self.chains.nodes[first]["last_same"])
+            slot = following[slot]
         return chain

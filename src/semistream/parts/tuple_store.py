@@ -6,6 +6,8 @@ heap. The key of an exact codec is not stored: it is the code, which the stream 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -36,13 +38,13 @@ class TupleLayout:
                 self.fixed[field.name] = dtype
         self.varying = pa.schema(varying)
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes per slot without the heap's rows."""
         values = sum(dtype.itemsize for dtype in self.fixed.values())
         return values + self.flag_bytes + (HEAP_BYTES_PER_SLOT if len(self.varying) else 0)
 
-    @property
+    @cached_property
     def flag_bytes(self) -> int:
         """Bytes per slot that say which fixed columns are not null, a bit each."""
         return (len(self.fixed) + 7) // 8

@@ -236,9 +236,9 @@ class WaitingTuples:
 
     def check(self) -> None:
         """Assert that table and queue hold the same tuples."""
-        self.table.check()
+        held = self.table.held()
+        self.table.store.check()
         self.queue.check()
-        held = sorted(slot for chain in self.table.waiting().values() for slot in chain)
         assert held == sorted(self.queue.waiting())
 
     def _finish(self, removed: Iterator[NDArray[np.int32]]) -> Batches:

@@ -15,7 +15,7 @@ import semistream as ss
 from semistream.relation import Frame
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 @pytest.fixture

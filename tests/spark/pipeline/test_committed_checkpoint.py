@@ -20,7 +20,7 @@ from tests.compatibility.data import EARLY, FILES, LATE, LATER, PIPELINE, goods
 from tests.compatibility.make import HOME
 from tests.spark.pipeline.conftest import Shop
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 OUTPUT = ("id", "n", "name")
 

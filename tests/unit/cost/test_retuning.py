@@ -112,6 +112,7 @@ def test_memory_is_given_back_when_less_serves_the_arrival_rate(
     assert hopeless.memory()["budget"] == memory
 
 
+@pytest.mark.slow
 def test_the_arrival_rate_is_measured_and_followed(masters: Masters, stream: Any) -> None:
     """A trickle gives memory back; a flood gets it again; nothing is lost on the way."""
     master = masters["key"]
