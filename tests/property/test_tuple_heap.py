@@ -47,6 +47,7 @@ class HeapMachine(RuleBasedStateMachine):
         self.heap = TupleHeap(SCHEMA, CAPACITY, size, self.budget.grant("heap"), segments)
         self.rows: dict[int, Any] = {}
         self.capacity = CAPACITY
+        self.segments = segments
 
     @rule(rows=st.lists(ROWS, max_size=12), sliced=st.booleans(), order=st.randoms())
     def put(self, rows: list[Any], sliced: bool, order: Random) -> None:
@@ -62,8 +63,10 @@ class HeapMachine(RuleBasedStateMachine):
         self.heap.put(np.array(slots, np.int32), batch.slice(0, count))
         self.rows.update(zip(slots, batch.slice(0, count).to_pylist(), strict=True))
         if not self.lowered:
-            # A copy may have validity bitmaps that the batch did not need: a bit per value.
-            bitmaps = _VALIDITIES * (count // 8 + 1)
+            # A copy may have validity bitmaps that the batch did not need: a bit for each value, in
+            # whole bytes for each of the segments that the rows are put into.
+            values = count + sum(len(row["many"] or ()) for row in rows[:count])
+            bitmaps = _VALIDITIES * (values // 8 + min(count, self.segments))
             assert self.heap.free_bytes >= -bitmaps, "what `how_many_fit` allowed does not fit"
 
     @rule(data=st.data())

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 import typer
+from click import unstyle
 from typer.testing import CliRunner, Result
 
 from semistream import cli
@@ -60,7 +61,7 @@ def test_no_other_command_loads_it(loaded: list[str]) -> None:
 
 @pytest.mark.usefixtures("loaded")
 def test_help_lists_all_of_them_after_the_own_ones() -> None:
-    shown = run("--help").stdout
+    shown = unstyle(run("--help").stdout)
     places = [shown.index(f" {name} ") for name in ("tune", "greet", "lost")]
     assert places == sorted(places)
     assert "Say hello." in shown
