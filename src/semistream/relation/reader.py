@@ -216,6 +216,11 @@ class PageReader:
             filled = at + got
         return size
 
+    @property
+    def descriptors(self) -> dict[int, int]:
+        """The operating system's numbers of the files that stay open, by file number."""
+        return {n: int(fd) for n, fd in enumerate(self._descriptors) if fd >= 0}
+
     def _open_descriptors(self) -> NDArray[np.int64]:
         """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
         descriptors = np.full(len(self.files.names), -1, np.int64)
