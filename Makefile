@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery lint format bench clean
+.PHONY: help demo test figures recovery coverage costs lint format hooks bench dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the
 recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
 	$(BIN)/python -m pytest tests/recovery
 
+coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
+	$(BIN)/python -m pytest -n 2 --ignore=tests/figures --ignore=tests/recovery --cov
+
+costs: $(STAMP) ## Write the table of counted costs anew, and print what is different
+	$(BIN)/python -m pytest -q tests/costs --write-costs
+
 lint: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -31,11 +37,17 @@ format: $(STAMP) ## Format the code and fix what can be fixed by itself
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+hooks: $(STAMP) ## Let git run the checks of make lint before each commit
+	$(BIN)/pre-commit install
+
 bench: $(STAMP) ## Measure the engine on this machine
 	$(BIN)/python benchmarks/engine.py
 
+dist: $(STAMP) ## Build wheel and source archive into dist/
+	$(BIN)/python -m build
+
 clean: ## Remove the virtual environment, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
 	find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # A change of pyproject.toml, and nothing else, installs again.

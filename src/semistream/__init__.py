@@ -25,13 +25,13 @@ from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
 
 if TYPE_CHECKING:
-    from semistream.spark.batch_log import Counts, pinned_versions
     from semistream.spark.join import join
-    from semistream.spark.listener import MetricsListener
-    from semistream.spark.pipeline import Pipeline, Status
-    from semistream.spark.routes import Retry
+    from semistream.spark.pipeline.batch_log import Counts, pinned_versions
+    from semistream.spark.pipeline.listener import MetricsListener
+    from semistream.spark.pipeline.pipeline import Pipeline, Status
+    from semistream.spark.pipeline.routes import Retry
+    from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
-    from semistream.spark.sinks import ParquetSink, TableSink
     from semistream.spark.source import register_source
 
 __version__ = "0.1.0"
@@ -73,14 +73,14 @@ __all__ = [
 ]
 
 _ON_SPARK = {
-    "Counts": "semistream.spark.batch_log",
-    "MetricsListener": "semistream.spark.listener",
-    "ParquetSink": "semistream.spark.sinks",
-    "Pipeline": "semistream.spark.pipeline",
-    "Retry": "semistream.spark.routes",
-    "Status": "semistream.spark.pipeline",
-    "TableSink": "semistream.spark.sinks",
-    "pinned_versions": "semistream.spark.batch_log",
+    "Counts": "semistream.spark.pipeline.batch_log",
+    "MetricsListener": "semistream.spark.pipeline.listener",
+    "ParquetSink": "semistream.spark.pipeline.sinks",
+    "Pipeline": "semistream.spark.pipeline.pipeline",
+    "Retry": "semistream.spark.pipeline.routes",
+    "Status": "semistream.spark.pipeline.pipeline",
+    "TableSink": "semistream.spark.pipeline.sinks",
+    "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",

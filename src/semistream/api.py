@@ -79,7 +79,7 @@ def engine(
             **options,
         )
     check_engine(master, on, how, algorithm, io, use_filter, options)
-    size, sizer = parse_memory(memory), Sizer(master, use_filter)
+    size, sizer = parse_memory(memory), Sizer(master, io, use_filter)
     planner: Planner
     retuner: RetuningPlanner | None = None
     if retune:
@@ -104,7 +104,7 @@ def engine(
 
 def _spark_builder() -> SparkBuilder:
     """What builds master tables on Spark; importing it brings PySpark, so only when asked for."""
-    from semistream.spark.master_builder import build
+    from semistream.spark.building.job import build
 
     return build
 

@@ -28,8 +28,8 @@ Codes: TypeAlias = NDArray[np.int64]
 Validity: TypeAlias = NDArray[np.bool_] | None
 """True where no key component is null; None when that is so everywhere."""
 
-# Tests narrow it to force collisions; applied outside the compiled kernels, which would freeze it.
 _HASH_MASK = -1
+"""Tests narrow it to force collisions. It is not used in kernels: they would compile it in."""
 
 
 class KeyCodec:
@@ -76,7 +76,7 @@ class KeyCodec:
             codes = self._hashes(columns).view(np.int64)
             if _HASH_MASK != -1:
                 codes = codes & np.int64(_HASH_MASK)
-        # One flag for all makes one Numba specialisation of the kernels that take codes.
+        # Always read-only, so that Numba compiles the kernels that take codes only once.
         codes.flags.writeable = False
         return codes, _validity(columns)
 

@@ -1,18 +1,19 @@
-"""Counters of operations, and how long stream tuples took.
+"""Metrics of a run: its counters, and how long stream tuples took.
 
-Every algorithm counts what it does (DESIGN: counting is timing). Durations go into histograms
-of fixed size, 16 bins per power of two, so that a quantile is right to about 4 % however long
-the run. The clock is injected.
+Durations go into histograms of fixed size, 16 bins per power of two, so that a quantile is right to
+about 4 % however long the run. The clock is injected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from semistream.counters import Counters
 from semistream.kernels import BINS_PER_OCTAVE, HISTOGRAM_BINS, bin_of
 
 Clock = Callable[[], float]
@@ -26,6 +27,21 @@ class Durations:
     mean: float
     p50: float
     p99: float
+    bins: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    """The histogram behind them: which bins have how many tuples."""
+
+    @classmethod
+    def merge(cls, parts: Iterable[Durations]) -> Durations:
+        """The durations of all tuples of all parts."""
+        histogram = DurationHistogram()
+        for part in parts:
+            histogram.add_all(part)
+        return histogram.snapshot()
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Durations:
+        """From JSON, as `dataclasses.asdict` gives it."""
+        return cls(**{**record, "bins": tuple((place, count) for place, count in record["bins"])})
 
 
 class DurationHistogram:
@@ -46,71 +62,83 @@ class DurationHistogram:
         """A kernel has counted durations into `bins`; this is their sum."""
         self._total_micros += total_micros
 
+    def add_all(self, other: Durations) -> None:
+        """Add the tuples of another histogram."""
+        for place, count in other.bins:
+            self.bins[place] += count
+        self._total_micros += round(other.mean * 1e6 * sum(count for _, count in other.bins))
+
     def snapshot(self) -> Durations:
         """Mean, median and 99th percentile so far; zeros when nothing was added."""
-        count = int(self.bins.sum())
-        if count == 0:
+        places = np.flatnonzero(self.bins)
+        if not len(places):
             return Durations(0.0, 0.0, 0.0)
-        mean = self._total_micros / count / 1e6
-        return Durations(mean, self._quantile(0.50, count), self._quantile(0.99, count))
-
-    def _quantile(self, share: float, count: int) -> float:
-        index = int(np.searchsorted(np.cumsum(self.bins), share * count))
-        octave, place = divmod(index, BINS_PER_OCTAVE)
-        middle = 2.0**octave * (1 + (place + 0.5) / BINS_PER_OCTAVE) - 1
-        return middle / 1e6 if index else 0.0
+        counts = self.bins[places]
+        sums = np.cumsum(counts)
+        median, slow = places[np.searchsorted(sums, np.array([0.50, 0.99]) * sums[-1])].tolist()
+        mean = self._total_micros / int(sums[-1]) / 1e6
+        bins = tuple(zip(places.tolist(), counts.tolist(), strict=True))
+        return Durations(mean, _middle(median), _middle(slow), bins)
 
 
-@dataclass(frozen=True)
-class Metrics:
+def _middle(place: int) -> float:
+    """The duration in the middle of a bin, in seconds."""
+    octave, step = divmod(place, BINS_PER_OCTAVE)
+    return (2.0**octave * (1 + (step + 0.5) / BINS_PER_OCTAVE) - 1) / 1e6 if place else 0.0
+
+
+@dataclass(unsafe_hash=True)
+class Metrics(Counters[int]):
     """A frozen snapshot of a run.
 
     Stream tuples: `arrived` = `joined` + `unmatched` + `deferred` + `waiting`; at the end of a run
     none is deferred or waits. A tuple is joined when it is done: its rows may be out before, and
-    the last of them shortly after. `outputs` counts result rows: a tuple that matches three
-    master rows gives three.
+    the last of them shortly after.
     """
 
     algorithm: str
-    arrived: int
-    joined: int
-    unmatched: int
-    outputs: int
-    iterations: int
-    partitions_read: int
-    sequential_reads: int
-    """Those of `partitions_read` that began where the one before had ended."""
-    set_reads: int
-    """Those of `partitions_read` that were looked up several at a time, in compiled code."""
-    set_bytes: int
-    """Those of `bytes_read` that they had."""
-    set_codes: int
-    """Keys that were looked for in them."""
-    pages_read: int
-    bytes_read: int
-    index_pages_read: int
-    probes: int
-    hash_probes: int
-    """Those of `probes` that were hashed one by one: where R is not read in key order."""
-    front_probes: int
-    front_chunks: int
-    """Chunks of the stream whose tuples the front stage looked up together."""
-    partition_probes: int
-    """Partitions, or sets of rows found in them, that were joined with waiting tuples."""
-    appends: int
-    deletes: int
-    matches: int
-    front_hits: int
-    filtered: int
-    """Those of `unmatched` that the membership filter kept from waiting."""
-    stream_reads: int
-    shed: int
-    returned: int
     seconds: float
     processing_time: Durations
+    """From when a tuple began to wait to when it was done; 0 if the front stage answered it."""
     waiting_time: Durations
+    """From when a tuple arrived to when it was taken from the stream buffer."""
     peak_memory: int
+    """The most bytes that were held at a time."""
     budget: int
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set each field once; a dataclass cannot freeze counters that a `Recorder` also has."""
+        if name in vars(self):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
+
+    @classmethod
+    def merge(cls, runs: Iterable[Metrics]) -> Metrics:
+        """Several runs, at least one, as one.
+
+        Counters and seconds are added up, so a rate is per second of a run's own time, even if runs
+        went on at the same time. Durations are those of all tuples of all runs, as if one
+        histogram had counted them. Peak and budget are the largest of any run. The algorithm is
+        the last run's.
+        """
+        runs = list(runs)
+        sums = {name: sum(getattr(run, name) for run in runs) for name in runs[0].counts()}
+        return cls(
+            **sums,
+            algorithm=runs[-1].algorithm,
+            seconds=sum(run.seconds for run in runs),
+            processing_time=Durations.merge(run.processing_time for run in runs),
+            waiting_time=Durations.merge(run.waiting_time for run in runs),
+            peak_memory=max(run.peak_memory for run in runs),
+            budget=max(run.budget for run in runs),
+        )
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Metrics:
+        """From JSON, as `dataclasses.asdict` gives it; whatever else it has is left out."""
+        known = {each.name: record[each.name] for each in fields(cls) if each.name in record}
+        times = {name: Durations.of(known[name]) for name in ("processing_time", "waiting_time")}
+        return cls(**known | times)
 
     @property
     def service_rate(self) -> float:
@@ -140,36 +168,10 @@ class Metrics:
 
 
 @dataclass
-class Recorder:
+class Recorder(Counters[int]):
     """The counters while a run goes on; the parts add to them."""
 
     clock: Clock
-    arrived: int = 0
-    joined: int = 0
-    unmatched: int = 0
-    outputs: int = 0
-    iterations: int = 0
-    partitions_read: int = 0
-    sequential_reads: int = 0
-    set_reads: int = 0
-    set_bytes: int = 0
-    set_codes: int = 0
-    pages_read: int = 0
-    bytes_read: int = 0
-    index_pages_read: int = 0
-    probes: int = 0
-    hash_probes: int = 0
-    front_probes: int = 0
-    front_chunks: int = 0
-    partition_probes: int = 0
-    appends: int = 0
-    deletes: int = 0
-    matches: int = 0
-    front_hits: int = 0
-    filtered: int = 0
-    stream_reads: int = 0
-    shed: int = 0
-    returned: int = 0
     processing: DurationHistogram = field(default_factory=DurationHistogram)
     waiting: DurationHistogram = field(default_factory=DurationHistogram)
 
@@ -198,33 +200,8 @@ class Recorder:
     def snapshot(self, algorithm: str, peak_memory: int, budget: int) -> Metrics:
         """What has been counted so far."""
         return Metrics(
+            **self.counts(),
             algorithm=algorithm,
-            arrived=self.arrived,
-            joined=self.joined,
-            unmatched=self.unmatched,
-            outputs=self.outputs,
-            iterations=self.iterations,
-            partitions_read=self.partitions_read,
-            sequential_reads=self.sequential_reads,
-            set_reads=self.set_reads,
-            set_bytes=self.set_bytes,
-            set_codes=self.set_codes,
-            pages_read=self.pages_read,
-            bytes_read=self.bytes_read,
-            index_pages_read=self.index_pages_read,
-            probes=self.probes,
-            hash_probes=self.hash_probes,
-            front_probes=self.front_probes,
-            front_chunks=self.front_chunks,
-            partition_probes=self.partition_probes,
-            appends=self.appends,
-            deletes=self.deletes,
-            matches=self.matches,
-            front_hits=self.front_hits,
-            filtered=self.filtered,
-            stream_reads=self.stream_reads,
-            shed=self.shed,
-            returned=self.returned,
             seconds=self.seconds,
             processing_time=self.processing.snapshot(),
             waiting_time=self.waiting.snapshot(),

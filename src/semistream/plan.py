@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the cost model expects of a plan, for a stream that is always there."""
+    """What the cost model expects of a plan, for a stream that never runs dry."""
 
     rate: float
     """Stream tuples finished per second (μ)."""
@@ -76,6 +76,7 @@ class JoinPlan:
     recent_codes: int = 0
     look_ups: int = 0
     found_bytes: int = 0
+    in_place_rows: int = 0
     parts: dict[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """With these options an engine of this algorithm and memory has these sizes."""
@@ -83,12 +84,12 @@ class JoinPlan:
 
     @property
     def pinned_in_disk_buffer(self) -> int:
-        """Pinned partitions that stay as they are; those of a front stage are taken apart."""
+        """Pinned partitions that the disk buffer keeps; a front stage keeps single rows instead."""
         return 0 if self.admission == "pinned" else self.pinned_partitions
 
     @property
     def buffered_pages(self) -> int:
-        """Pages that the disk buffer holds at once; look-ups read partitions elsewhere."""
+        """Pages of a frame of the disk buffer; look-ups have frames of their own for partitions."""
         return 1 if self.look_ups else self.partition_pages
 
     def explain(self) -> str:
@@ -109,6 +110,8 @@ class JoinPlan:
             sizes.append(f"{self.chunk_tuples:,} tuples per iteration")
         if self.pinned_partitions:
             sizes.append(f"{self.pinned_partitions} pinned partitions")
+        if self.in_place_rows:
+            sizes.append("pages in memory searched in place")
         if self.front_rows:
             sizes.append(f"front stage for {self.front_rows:,} master rows")
         return sizes

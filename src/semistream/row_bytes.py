@@ -1,7 +1,7 @@
 """How many bytes each row takes in Arrow memory, without a loop over rows.
 
 Pages are cut, and pieces of output are bounded, by these sizes. Nested columns are followed
-down; what has no per-row size counts its whole column for each row, which is an upper bound.
+down. A type without a size per row counts its whole column for each row: an upper bound.
 """
 
 from __future__ import annotations

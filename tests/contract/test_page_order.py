@@ -152,7 +152,7 @@ def test_hybridjoin(tmp_path: Path) -> None:
 
 
 def test_hybridjoin_settles_absent_keys_in_the_range_of_a_page(tmp_path: Path) -> None:
-    """DESIGN: in key order one loaded page settles every waiting tuple in its key range.
+    """In key order one loaded page settles every waiting tuple in its key range.
 
     All six tuples have room. Oldest: 55 → p2 = {50, 60}, the only page that could hold it; it
     settles 55 and 52 and 51, none of which exists, and 60. Q: 45 12.

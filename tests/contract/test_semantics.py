@@ -1,4 +1,4 @@
-"""What comes out of a join: the cases of issue 2, point 5, for every algorithm.
+"""What comes out of a join: cases of keys that are easy to get wrong, for every algorithm.
 
 A case is master keys and stream batches of keys. Every case runs in both layouts, at the least
 budget, at a roomy one, and with a stream table of three slots (`RUNS` in conftest.py), each

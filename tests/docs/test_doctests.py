@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package runs and gives what it says."""
+"""Every example in a docstring of the packages runs and gives what it says."""
 
 import doctest
 import importlib
@@ -11,7 +11,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def module_names() -> list[str]:
-    paths = (path.relative_to(SOURCE) for path in sorted(SOURCE.glob("semistream/**/*.py")))
+    paths = (path.relative_to(SOURCE) for path in sorted(SOURCE.glob("semistream*/**/*.py")))
     return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from semistream.cost.model import CostModel
 from semistream.cost.skew import Skew
-from semistream.experiments.catalogue import FIGURES
-from semistream.experiments.claims import numbers
-from semistream.experiments.page import page_text
-from semistream.experiments.reproduce import Reproduction
-from semistream.experiments.setting import Setting
-from semistream.experiments.sizes import sized_engine
-from semistream.experiments.sources import master_of, tuples_of
 from semistream.parts.join_shape import JoinShape
+from semistream_papers.claims.table import our_numbers
+from semistream_papers.figures.catalogue import FIGURES
+from semistream_papers.figures.reproduction import Reproduction
+from semistream_papers.report.claims_page import page_text
+from semistream_papers.runs.inputs import master_of, tuples_of
+from semistream_papers.runs.setting import Setting
+from semistream_papers.runs.sized_engine import sized_engine
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ def test_the_page_follows_from_the_committed_results():
     reproduction = Reproduction(results, "priced", "laptop")
     figures = FIGURES.values()
     assert not reproduction.missing(figures), "run what the page's first lines say"
-    measured = numbers(Reproduction(results, "measured", "laptop").complete(figures))
+    measured = our_numbers(Reproduction(results, "measured", "laptop").complete(figures))
     page = page_text([reproduction.drawn(figure) for figure in figures], reproduction, measured)
     assert (ROOT / "docs" / "reproduction.md").read_text("utf-8") == page
 

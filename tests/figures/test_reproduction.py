@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from semistream.experiments.catalogue import FIGURES
-from semistream.experiments.claim import DIFFERS
-from semistream.experiments.claims import CLAIMS, verdicts
-from semistream.experiments.page import page_text
-from semistream.experiments.report import write_report
-from semistream.experiments.reproduce import Reproduction
+from semistream_papers.claims.claim import DIFFERS
+from semistream_papers.claims.table import CLAIMS, verdicts
+from semistream_papers.figures.catalogue import FIGURES
+from semistream_papers.figures.reproduction import Reproduction
+from semistream_papers.report.claims_page import page_text
+from semistream_papers.report.html_report import write_report
 
 
 @pytest.mark.slow

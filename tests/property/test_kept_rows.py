@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from semistream.budget import MemoryBudget
 from semistream.kernels import NONE
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, front_stage_bytes
+from semistream.parts.output import Pairs
 from semistream.parts.row_arena import RowArena
 from semistream.row_bytes import row_bytes
 
@@ -122,12 +123,12 @@ class KeptMachine(RuleBasedStateMachine):
         """Every arriving code meets all rows of its key, in their order, or none."""
         array, cursor = frozen(codes), np.zeros(1, np.int64)
         missed = np.ones(len(codes), np.bool_)
-        tuples, slots = np.empty(room, np.int32), np.empty(room, np.int32)
+        pairs = Pairs(np.empty(room, np.int32), np.empty(room, np.int32))
         found: list[list[Any]] = [[] for _ in codes]
         while cursor[0] < len(codes):
-            count = self.kept.probe(array, cursor, missed, tuples, slots)
-            rows = self.kept.heap.gather(slots[:count]).to_pylist()
-            for number, row in zip(tuples[:count].tolist(), rows, strict=True):
+            count = self.kept.probe(array, cursor, missed, pairs)
+            rows = self.kept.heap.gather(pairs.rows[:count]).to_pylist()
+            for number, row in zip(pairs.tuples[:count].tolist(), rows, strict=True):
                 found[number].append(row)
         expected = [self.model[code].rows if code in self.model else [] for code in codes]
         assert found == expected

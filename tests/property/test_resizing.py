@@ -1,6 +1,6 @@
 """Parts that give memory to each other while tuples wait: nothing is lost, grants are exact.
 
-The queue moves together with its table, as `MemoryShare` does it: first a lower limit, and only
+The queue moves together with its table, as `Rebalancer` does it: first a lower limit, and only
 when nothing waits beyond it the memory goes.
 """
 
@@ -98,7 +98,7 @@ class QueueAndTable(RuleBasedStateMachine):
         codes = codes[: self.queue.free]
         rows = tuples(codes, self.arrived)
         batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
-        count = self.table.store.fitting(batch)
+        count = self.table.store.how_many_fit(batch)
         slots = self.queue.append(count)
         assert (slots < self.limit).all(), "a slot beyond the limit was given out"
         self.table.insert(slots, frozen(codes[:count]), batch.slice(0, count))
@@ -345,7 +345,7 @@ class HeapMachine(RuleBasedStateMachine):
             text = None if length == 0 else f"{self.serial}" + "x" * length
             rows.append({"text": text, "many": list(range(length % 4))})
         batch = pa.RecordBatch.from_pylist(rows, HEAP_SCHEMA)
-        count = self.heap.fitting(batch)
+        count = self.heap.how_many_fit(batch)
         self.heap.put(np.array(free[:count], np.int32), batch.slice(0, count))
         self.rows |= dict(zip(free[:count], rows[:count], strict=True))
 

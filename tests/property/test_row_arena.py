@@ -66,7 +66,7 @@ class ArenaMachine(RuleBasedStateMachine):
         places = np.arange(batch.num_rows)[::-1].copy()
         chosen = self.arena.layout.chosen(batch, places)
         sizes = self.arena.sizes(chosen)
-        places = places[: self.arena.fitting(sizes)]
+        places = places[: self.arena.how_many_fit(sizes)]
         sizes = sizes[: len(places)]
         assert sizes.sum() <= max(0, self.arena.free_bytes)
         slots = np.array(free[::-1][: len(places)], np.int32)

@@ -17,6 +17,7 @@ from semistream.budget import MemoryBudget
 from semistream.errors import InternalError
 from semistream.metrics import Recorder
 from semistream.parts import stream_table
+from semistream.parts.output import Pairs
 from semistream.parts.stream_table import StreamTable, table_bytes
 from semistream.parts.tuple_store import TupleLayout
 from semistream.testing import ManualClock
@@ -112,15 +113,62 @@ class TableMachine(RuleBasedStateMachine):
         expected = [
             (slot, row) for row in range(start, stop) for slot in chains.get(codes[row], [])
         ]
-        slots, rows = np.empty(room, np.int32), np.empty(room, np.int32)
+        pairs = Pairs(np.empty(room, np.int32), np.empty(room, np.int32))
         array = np.array(codes, np.int64)
         array.flags.writeable = False
         found: list[tuple[int, int]] = []
-        for count in self.table.pairs(region, array, start, stop, slots, rows, mark):
-            found += zip(slots[:count].tolist(), rows[:count].tolist(), strict=True)
+        for count in self.table.pairs(region, array, start, stop, pairs, mark):
+            found += zip(pairs.tuples[:count].tolist(), pairs.rows[:count].tolist(), strict=True)
         assert found == expected
         if mark:
             self.matched |= {slot for slot, _ in expected}
+
+    @rule(
+        some=st.dictionaries(CODES, st.integers(0, 3), max_size=6),
+        room=st.integers(1, 5),
+        mark=st.booleans(),
+    )
+    def pair_found_rows(self, some: dict[int, int], room: int, mark: bool) -> None:
+        """Rows found code by code meet the tuples that wait for them, and these are counted."""
+        codes = np.array(list(some), np.int64)
+        codes.flags.writeable = False
+        counts = np.array(list(some.values()), np.int32)
+        waits = np.zeros(len(some), np.int32)
+        pairs = Pairs(np.empty(room, np.int32), np.empty(room, np.int32))
+        chains, expected, begin = self.chains(), [], 0
+        for code, count in some.items():
+            rows = range(begin, begin + count)
+            expected += [(slot, row) for row in rows for slot in chains.get(code, [])]
+            begin += count
+        found: list[tuple[int, int]] = []
+        for count in self.table.found_pairs(codes, counts, waits, pairs, mark):
+            found += zip(pairs.tuples[:count].tolist(), pairs.rows[:count].tolist(), strict=True)
+        assert found == expected
+        assert waits.tolist() == [
+            len(chains.get(code, [])) if count else 0 for code, count in some.items()
+        ]
+        if mark:
+            self.matched |= {slot for slot, _ in expected}
+
+    @rule(low=CODES, high=CODES, room=st.integers(1, 12), order=st.randoms())
+    def waiting_codes(self, low: int, high: int, room: int, order: Random) -> None:
+        """Of each region the waiting codes in a range; a region that has no room is left out."""
+        regions = list(range(max(len(self.fences), 1)))
+        order.shuffle(regions)
+        codes, ends = np.zeros(room, np.int64), np.zeros(len(regions), np.int64)
+        bounds = (np.full(len(regions), bound) for bound in (low, high))
+        taken = self.table.codes_in(np.array(regions), *bounds, codes, ends)
+        waiting = [
+            {code for code in self.chains() if self.region(code) == region and low <= code <= high}
+            for region in regions
+        ]
+        found = [set(part.tolist()) for part in np.split(codes, ends[:taken])[:-1]]
+        assert taken >= 1
+        if found != waiting[:taken]:
+            assert (taken, ends[0]) == (1, room)
+            assert found[0] < waiting[0]
+        if taken < len(regions):
+            assert sum(map(len, waiting[: taken + 1])) > room or not ends[taken - 1]
 
     @rule(data=st.data())
     def mark(self, data: st.DataObject) -> None:

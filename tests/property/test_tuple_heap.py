@@ -54,7 +54,7 @@ class HeapMachine(RuleBasedStateMachine):
         rows = rows[: len(free)]
         batch = pa.RecordBatch.from_pylist([{}] * 3 + rows if sliced else rows, SCHEMA)
         batch = batch.slice(3) if sliced else batch
-        count = self.heap.fitting(batch)
+        count = self.heap.how_many_fit(batch)
         assert 0 <= count <= len(rows)
         if rows and not self.rows and batch.slice(0, 1).nbytes <= self.heap.limit:
             assert count, "an empty heap must take a row that is smaller than its limit"

@@ -20,8 +20,8 @@ import pyspark
 import pytest
 
 import semistream as ss
-from semistream.spark.batch_log import BatchLog
-from semistream.spark.queues import QueueEntry
+from semistream.spark.pipeline.batch_log import BatchLog
+from semistream.spark.pipeline.queues import QueueEntry
 
 KEYS = 500
 # Every pipeline may join a thousand tuples a batch, so the long ones are too long.

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from semistream.spark.batch_log import BatchLog
-from semistream.spark.batch_run import BatchRun
-from semistream.spark.pipeline import Pipeline
-from semistream.spark.routes import Retry
+from semistream.spark.pipeline.batch_log import BatchLog
+from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.pipeline import Pipeline
+from semistream.spark.pipeline.routes import Retry
+from semistream.spark.pipeline.sinks import ParquetSink
+from semistream.spark.pipeline.staging import Staging
 from semistream.spark.session import local_session
-from semistream.spark.sinks import ParquetSink
-from semistream.spark.staging import Staging
 
 STEPS = {
     BatchLog: ("begin", "finish"),

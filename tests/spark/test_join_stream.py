@@ -79,7 +79,7 @@ def observed(spark, tmp_path_factory):
     master = ss.MasterTable.from_arrow(GOODS, path, key="id", page_bytes=4096)
     stream = stream_of(spark, sales).coalesce(1)
     # Auto would keep all of so small a master, and there would be nothing to learn.
-    options = {"algorithm": "chybridjoin", "front_percent": 50, "metrics_dir": metrics}
+    options = {"algorithm": "chybridjoin", "front_percent": 50, "metrics": metrics}
     out = join(stream, master, on="id", how="left", memory="1MB", **options)
     found = run(out, "enriched", folder)
     tables = [pq.read_table(path) for path in sorted(sales.iterdir())]

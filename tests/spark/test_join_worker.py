@@ -109,7 +109,7 @@ def test_a_newer_version_takes_the_place_of_an_older(engines, task):
 
 
 def test_metrics_are_left_for_others(engines, task, tmp_path):
-    observed = replace(task, metrics_dir=str(tmp_path / "metrics"))
+    observed = replace(task, metrics=str(tmp_path / "metrics"))
     list(observed(iter([SALES])))
     list(observed(iter([SALES])))
     records = [json.loads(file.read_text()) for file in (tmp_path / "metrics").iterdir()]
@@ -122,7 +122,7 @@ def test_metrics_are_left_for_others(engines, task, tmp_path):
 
 
 def test_a_run_that_did_not_end_leaves_no_metrics(engines, task, tmp_path):
-    running = replace(task, metrics_dir=str(tmp_path / "metrics"))(iter([SALES]))
+    running = replace(task, metrics=str(tmp_path / "metrics"))(iter([SALES]))
     next(running)
     running.close()
     assert not (tmp_path / "metrics").exists()

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from semistream.experiments.setting import Setting
-from semistream.experiments.sources import stored_master
 from semistream.relation import Frame, MasterTable
+from semistream_papers.runs.inputs import stored_master
+from semistream_papers.runs.setting import Setting
 
 SETTING = Setting("hybridjoin", rows=20_000, memory=10**6, relation_exponent=0.5, page_bytes=8192)
 

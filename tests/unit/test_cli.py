@@ -18,7 +18,7 @@ from semistream.relation import IO_MODES
 SOURCE = Path(cli.__file__).parents[2]
 SMALL = ["compare", "--products", "2000", "--sales", "5000", "--share", "2"]
 ONE = [*SMALL, "--algorithms", "hybridjoin"]
-HEAVY = {"numba", "pyarrow", "numpy", "pandas", "pyspark"}
+HEAVY = {"numba", "pyarrow", "numpy", "pandas", "pyspark", "matplotlib", "semistream_papers"}
 
 
 @pytest.fixture

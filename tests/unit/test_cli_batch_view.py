@@ -11,8 +11,8 @@ from rich.console import Console
 
 from semistream.cli.batch_view import BatchView, MetricsTail, totals
 from semistream.cli.run import stopped_by_signals
-from semistream.spark.batch_log import Counts
-from semistream.spark.pipeline import Status
+from semistream.spark.pipeline.batch_log import Counts
+from semistream.spark.pipeline.pipeline import Status
 
 
 def metrics(number, **changed):

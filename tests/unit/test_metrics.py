@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import semistream as ss
+from semistream.cost.prediction import Operations
 from semistream.metrics import DurationHistogram, Durations, Metrics, Recorder
 from semistream.relation import Frame, PageReader
 from semistream.testing import ManualClock
@@ -59,20 +61,61 @@ def test_a_snapshot_is_frozen_and_later_counts_do_not_reach_it() -> None:
     recorder.processing.add(1.0, 1)
     assert (before.arrived, before.processing_time.mean) == (0, 0.0)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        before.arrived = 1  # type: ignore[misc]
+        before.arrived = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.seconds = 1.0
 
 
 def test_every_counter_is_in_the_snapshot() -> None:
     recorder = Recorder(ManualClock())
-    counters = [f.name for f in dataclasses.fields(recorder) if f.type == "int"]
+    counters = list(recorder.counts())
     assert {"arrived", "joined", "unmatched", "outputs", "pages_read"} <= set(counters)
     for number, name in enumerate(counters):
         setattr(recorder, name, number + 1)
     metrics = recorded(recorder)
-    assert {name: getattr(metrics, name) for name in counters} == {
-        name: number + 1 for number, name in enumerate(counters)
-    }
+    assert metrics.counts() == {name: number + 1 for number, name in enumerate(counters)}
+    assert metrics.since(recorded(Recorder(ManualClock()))) == metrics.counts()
     assert (metrics.algorithm, metrics.peak_memory, metrics.budget) == ("inlj", 10, 20)
+
+
+def test_only_the_table_has_counters() -> None:
+    """What a recorder or a snapshot has besides is no count."""
+    for kind in (Recorder, Metrics):
+        own = {f.name for f in dataclasses.fields(kind)} - set(Recorder(ManualClock()).counts())
+        assert own <= {
+            *("clock", "processing", "waiting"),
+            *("algorithm", "seconds", "processing_time", "waiting_time", "peak_memory", "budget"),
+        }
+    assert Operations().counts() == dict.fromkeys(Recorder(ManualClock()).counts(), 0)
+    assert {f.name for f in dataclasses.fields(Operations)} == set(Operations().counts())
+
+
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=20), min_size=1, max_size=5))
+def test_merged_runs_are_as_one_run_that_did_it_all(runs: list[list[int]]) -> None:
+    everything, merged = Recorder(ManualClock()), []
+    for number, durations in enumerate(runs):
+        some = Recorder(ManualClock(), pages_read=number, joined=len(durations))
+        for recorder in (some, everything):
+            for micros in durations:
+                recorder.processing.add((micros + 0.5) / 1e6, 2)
+                recorder.waiting.add((micros // 2 + 0.5) / 1e6, 1)
+        everything.pages_read += number
+        everything.joined += len(durations)
+        metrics = some.snapshot(f"run {number}", peak_memory=10 - number, budget=20 + number)
+        merged.append(dataclasses.replace(metrics, seconds=2.0))
+    last = len(runs) - 1
+    expected = everything.snapshot(f"run {last}", peak_memory=10, budget=20 + last)
+    found = Metrics.merge(merged)
+    assert found == dataclasses.replace(expected, seconds=2.0 * len(runs))
+
+
+def test_metrics_come_back_from_json() -> None:
+    recorder = Recorder(ManualClock(), arrived=4, joined=3)
+    for seconds in (0.0, 0.001, 2.5):
+        recorder.processing.add(seconds, 1)
+    metrics = recorded(recorder)
+    record = json.loads(json.dumps({**dataclasses.asdict(metrics), "partition": 3}))
+    assert Metrics.of(record) == metrics
 
 
 def test_rates_are_per_second_of_the_injected_clock() -> None:

@@ -176,10 +176,7 @@ def test_span_covers_every_page_of_a_code(path: Path) -> None:
 
 
 def test_span_of_a_gap_between_pages_or_inside_one() -> None:
-    index = PageIndex.of(
-        {"first": [10, 20, 30], "last": [15, 20, 40], "offset": [0, 1, 2]}
-        | {"length": [1, 1, 1], "rows": [1, 1, 1], "checksum": [0, 0, 0]}
-    )
+    index = _index_of([10, 20, 30], [15, 20, 40])
     assert index.span(12) == (0, 0)
     low, high = index.span(17)
     assert low > high
@@ -187,16 +184,50 @@ def test_span_of_a_gap_between_pages_or_inside_one() -> None:
     assert index.nbytes == 3 * (5 * 8 + 2 * 4)
 
 
+@pytest.mark.parametrize("per", [1, 2, 3])
+def test_a_run_of_pages_settles_the_codes_that_do_not_cross_its_edges(per: int) -> None:
+    """p0 = {10..15}, p1 = {15..20}, p2 = {20}, p3 = {20..40}, p4 = {41}: 15 and 20 cross pages."""
+    index = _index_of([10, 15, 20, 20, 41], [15, 20, 20, 40, 41])
+    firsts = np.arange(0, 5, per)
+    stops = np.minimum(firsts + per, 5)
+    low, high = index.settled_by_runs(firsts, stops)
+    for first, stop, lowest, highest in zip(firsts, stops, low, high, strict=True):
+        assert index.settled(first, stop) == (lowest, highest)
+        for code in [-(2**63), 9, 10, 12, 15, 16, 20, 21, 30, 40, 41, 50, 2**63 - 1]:
+            begin, end = index.span(code)
+            inside = first <= begin <= end < stop
+            # Where no page can have it: it lies behind the first code of the run and before the
+            # next run's, or beyond all pages.
+            after = first == 0 or code >= index.first[first]
+            absent = begin > end and after and (stop == 5 or code < index.first[stop])
+            assert (lowest <= code <= highest) == (inside or absent), (first, stop, code)
+
+
+def test_a_part_of_the_lowest_or_highest_code_settles_nothing() -> None:
+    least, most = -(2**63), 2**63 - 1
+    index = _index_of([least, least, most, most], [least, most, most, most])
+    low, high = index.settled_by_runs(np.arange(4), np.arange(1, 5))
+    settles = (low <= high).tolist()
+    assert settles == [False, True, False, False]
+    assert (low[1], high[1]) == (least + 1, most - 1)
+
+
+def _index_of(first: list[int], last: list[int]) -> PageIndex:
+    count = len(first)
+    rest = {name: [1] * count for name in ("offset", "length", "rows", "checksum")}
+    return PageIndex.of({"first": first, "last": last} | rest)
+
+
 def test_an_index_is_saved_and_loaded(tmp_path: Path, path: Path) -> None:
     index = write(path, rows(1000))
     saved = tmp_path / "i.index.arrow"
     saved.write_bytes(index.to_bytes())
     storage = LocalStorage(tmp_path)
-    loaded = PageIndex.load(storage, saved.name, files.checksum_file(saved))
+    checksum = files.checksum_bytes(saved.read_bytes())
+    loaded = PageIndex.load(storage, saved.name, checksum)
     for name in ("first", "last", "offset", "length", "rows", "checksum", "file"):
         assert np.array_equal(getattr(loaded, name), getattr(index, name))
         assert getattr(loaded, name).dtype == getattr(index, name).dtype
-    checksum = files.checksum_file(saved)
     saved.write_bytes(saved.read_bytes()[:-10])
     with pytest.raises(MasterFormatError, match=r"i\.index\.arrow has checksum"):
         PageIndex.load(storage, saved.name, checksum)

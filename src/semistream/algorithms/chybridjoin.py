@@ -10,6 +10,7 @@ Information Systems 2017, Algorithm 1.
 
 | paper | here |
 | --- | --- |
+| line 3, Algorithm 2: load shedding | `Shedder.adjust`, before each step of a timed run |
 | line 4, Algorithm 3 | `FrontStage.read`, where HYBRIDJOIN reads its stream |
 | lines 5 to 18 | `HybridJoin.step` |
 | f, lines 19 to 22 | `FrontStage.offer`, told by the probing of each partition |

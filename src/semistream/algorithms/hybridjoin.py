@@ -16,8 +16,9 @@ Where the paper assumes that every key is in R and has one row, this is exact fo
 that is absent leaves as unmatched, and one whose rows cross partitions is read to its end.
 When fewer than w tuples have arrived, those are taken and the join goes on.
 
-Lines 7 to 15 are done for several long-waiting tuples at a time, where R's pages allow it: their
-partitions would be read in that order anyway. Then w is what all of them finish.
+By default lines 7 to 15 are done for several long-waiting tuples at a time, where R's pages and
+the memory allow it: their partitions would be read in that order anyway. Then w is what all of
+them finish. The option `look_ups=0` is the paper's variant, one tuple at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from semistream.parts.waiting import WaitingTuples
 
 
 class HybridJoin:
-    """One partition read per step, chosen by the oldest waiting tuple."""
+    """Each step reads the partitions that the oldest waiting tuples need: one, or several."""
 
     needs: ClassVar = Needs(
         "hybridjoin",
@@ -82,14 +83,14 @@ class HybridJoin:
         yield from self.waiting.settle(wanted)
 
     def _look_up_several(self, look_ups: LookUps) -> Iterator[pa.RecordBatch]:
-        found = look_ups.take(self.waiting)  # 7, 8
-        yield from self.waiting.probe_found(found)  # 9-15
-        look_ups.done(found)
-        if len(self.waiting) and self.waiting.is_left(found):
+        some = look_ups.take(self.waiting)  # 7, 8
+        yield from self.waiting.probe_found(some)  # 9-15
+        look_ups.done(some)
+        if len(self.waiting) and self.waiting.is_left(some):
             yield from self._look_up_alone()
 
     def _look_up_alone(self) -> Iterator[pa.RecordBatch]:
-        """A key whose rows cross partitions, or are too many to be kept: page by page."""
+        """Look up a key whose rows cross partitions, or have no room in a set, page by page."""
         wanted = self.waiting.look_up()
         for page in self.disk.load(wanted):
             yield from self.waiting.probe_key(page, wanted)

@@ -11,8 +11,8 @@ no memory and never makes a tuple wait, but shares no read between tuples.
 | R through its index | the pages of the tuple's key |
 
 The disk buffer holds the page just read, so that neighbouring tuples with the same page cost
-one read; nothing else is shared. A page's rows are set aside, page by page, until a few can
-go to the output together.
+one read; nothing else is shared. Rows stay on their pages until a few can go to the output
+together (`PageStaging`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
+from semistream.parts.page_staging import PageStaging
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 
-_TUPLES_PER_STEP = 65536
+TUPLES_PER_STEP = 65536
+"""A step takes at most so many tuples."""
 
 
 class IndexNestedLoopJoin:
@@ -54,19 +56,15 @@ class IndexNestedLoopJoin:
         recent: RecentKeys | None = None,
     ) -> None:
         """From its parts; the disk buffer has `frames` frames, at least two."""
-        self._recent = recent
-        self._most_reads = frames - 1
-        self.tuples_per_step = _TUPLES_PER_STEP
-        self._reads = 0
         self.stream = stream
         self.disk = disk
         self.waiting: tuple[()] = ()
+        self.tuples_per_step = TUPLES_PER_STEP
+        self._staging = PageStaging(disk, frames)
         self._shape = shape
         self._output = output
         self._recorder = recorder
-        self._page: Partition | None = None
-        self._aside: list[pa.RecordBatch] = []
-        self._aside_tuples: list[NDArray[np.int32]] = []
+        self._recent = recent
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
@@ -89,7 +87,8 @@ class IndexNestedLoopJoin:
 
     def check(self) -> None:
         """Assert that nothing is left behind between steps."""
-        assert not self._aside
+        assert not len(self._staging)
+        self._staging.check()
 
     def _look_up(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         started = self._recorder.clock()
@@ -99,9 +98,10 @@ class IndexNestedLoopJoin:
         first, last = self.disk.spans(arrivals.codes)
         for start, stop in _runs(first, last):
             for page in range(first[start], last[start] + 1):
-                if self._reads == self._most_reads:
+                if self._staging.is_full:
                     yield from self._send(arrivals, missed)
-                yield from self._match(arrivals, start, stop, self._read(page), missed)
+                read = self._staging.read(page)
+                yield from self._match(arrivals, start, stop, read, missed)
         yield from self._send(arrivals, missed)
         lonely = int(np.count_nonzero(missed))
         recorder = self._recorder
@@ -111,49 +111,33 @@ class IndexNestedLoopJoin:
         if lonely:
             yield from self._output.unmatched(arrivals.batch.filter(pa.array(missed)))
 
-    def _read(self, page: int) -> Partition:
-        if self._page is None or self._page.number != page:
-            self._page = self.disk.read(page)
-            self._reads += 1
-        return self._page
-
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]
     ) -> Iterator[pa.RecordBatch]:
-        output = self._output
+        output, pairs, staging = self._output, self._output.pairs, self._staging
         codes = arrivals.codes[start:stop]
         cursor = np.zeros(2, np.int64)
         self._recorder.probes += stop - start
         while cursor[0] < len(codes):
-            found = match_codes(codes, page.codes, cursor, output.slots, output.rows)
-            rows = output.rows[:found]
+            found = match_codes(codes, page.codes, cursor, *pairs)
             if not found:
                 break
+            tuples, rows = pairs.tuples[:found] + np.int32(start), pairs.rows[:found]
             if self._recent is not None:
-                self._recent.offer(page, output.slots[:found] + np.int32(start), rows)
+                self._recent.offer(page, tuples, rows)
             for begin, end in output.cuts(found, partial(page.sizes, rows)):
-                tuples = output.slots[begin:end] + np.int32(start)
-                if end - begin == 1:
-                    self._aside.append(page.batch.slice(int(rows[begin]), 1))
-                else:
-                    self._aside.append(page.batch.take(pa.array(rows[begin:end])))
-                self._aside_tuples.append(tuples)
-                if end - begin > 1 or len(self._aside) >= output.most_rows:
+                staging.add(page, rows[begin:end], tuples[begin:end])
+                if end - begin > 1 or len(staging) >= output.most_rows:
                     yield from self._send(arrivals, missed)
 
     def _send(self, arrivals: Arrivals, missed: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
-        """Copy the rows set aside out of the disk buffer and join them with their tuples."""
-        self._reads = 0
-        if not self._aside:
+        """Join the rows set aside with their tuples."""
+        staged = self._staging.take()
+        if staged is None:
             return
-        tuples = np.concatenate(self._aside_tuples)
+        tuples, master = staged
         stream = arrivals.batch.take(pa.array(tuples))
-        master = pa.concat_batches(self._aside)
-        agree = self._shape.true_matches(stream, master)
-        if agree is not None:
-            keep = pa.array(agree)
-            stream, master, tuples = stream.filter(keep), master.filter(keep), tuples[agree]
-        self._aside, self._aside_tuples = [], []
+        stream, master, tuples = self._shape.true_pairs(stream, master, tuples)
         missed[tuples] = False
         self._recorder.matches += len(tuples)
         yield from self._output.matched(stream, master)

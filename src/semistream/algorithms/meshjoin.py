@@ -8,7 +8,7 @@ Figure 4.
 
 | paper | here |
 | --- | --- |
-| w | `w`, tuples read per step; may be changed between steps |
+| w | `w`, tuples read per step: the option `chunk_tuples` |
 | b | `partition_pages` |
 | k = N_R / b | partitions per cycle, the last one smaller when b does not divide N_R |
 | H | the stream table |

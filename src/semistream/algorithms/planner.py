@@ -15,7 +15,7 @@ import pyarrow as pa
 from semistream.algorithms.options import Options
 from semistream.algorithms.registry import BY_NAME, needs_of
 from semistream.algorithms.sizing import Sizing
-from semistream.errors import BudgetError, OptionError
+from semistream.errors import OptionError
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.plan import JoinPlan
@@ -73,6 +73,7 @@ class Sizer:
     """From an algorithm and its options to the sizes of a plan."""
 
     master: MasterTable
+    io: str
     use_filter: bool | None
     """True to insist on the master's membership filter, None to use it if it fits."""
 
@@ -82,14 +83,9 @@ class Sizer:
         if occasion.timed and "look_ups" in needs.options:
             # Whose turn it is depends on the time: one tuple is looked up, then time passes.
             options = {**options, "look_ups": 0}
-        parts = needs, self.master, occasion.shape, occasion.first
-        if self.use_filter is not False and self.master.filter_bytes:
-            try:
-                return Sizing(*parts, self.master.filter_bytes).plan(occasion.memory, options)
-            except BudgetError:
-                if self.use_filter:
-                    raise
-        return Sizing(*parts).plan(occasion.memory, options)
+        shape, first = occasion.shape, occasion.first
+        sizing = Sizing(needs, self.master, shape, first, self.use_filter, self.io)
+        return sizing.plan(occasion.memory, options)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from semistream.errors import BudgetError
 from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
-from semistream.parts.admission import (
-    TinyLfuRule,
-)
+from semistream.parts.admission import TinyLfuRule
 from semistream.parts.disk_buffer import disk_bytes
+from semistream.parts.frame_finder import searchable
+from semistream.parts.in_place import can_be_in_place, in_place_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
-from semistream.parts.look_ups import look_up_bytes, most_rows, usable
+from semistream.parts.look_up_set import most_rows
+from semistream.parts.look_ups import look_up_bytes
 from semistream.parts.output import staging_bytes
 from semistream.parts.recent_keys import BYTES_PER_CODE
 from semistream.parts.stream_table import table_bytes
@@ -83,18 +84,25 @@ class Sizing:
         master: MasterTable,
         shape: JoinShape,
         sample: pa.RecordBatch,
-        filter_bytes: int = 0,
+        use_filter: bool | None = None,
+        io: str = "unmapped",
     ) -> None:
         """`sample` is the first stream batch: it tells how wide varying columns are.
 
-        `filter_bytes` are set apart for a membership filter; 0 for none.
+        `use_filter` is whether the master's membership filter, if it has one, is in memory; None
+        for yes if the memory is enough for it.
         """
         self._needs = needs
-        self._filter_bytes = filter_bytes
+        self._filter_bytes = 0 if use_filter is False else master.filter_bytes
+        self._without_filter: Sizing | None = None
+        if use_filter is None and self._filter_bytes:
+            self._without_filter = Sizing(needs, master, shape, sample, False, io)
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
-        self._many = needs.look_ups and usable(master, shape)
+        self._shape = shape
+        self._many = needs.look_ups and searchable(master, shape.code_column)
+        self._in_place = io == "buffered" and can_be_in_place(master, shape)
         self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
@@ -108,9 +116,11 @@ class Sizing:
 
     def plan(self, memory: int, options: Mapping[str, Any]) -> JoinPlan:
         """The sizes for `memory` bytes; `options` fixes some of them."""
-        plan = self.fitting(memory, options)
+        plan = self._divided(memory, options)
         if plan is not None:
             return plan
+        if self._without_filter is not None:
+            return self._without_filter.plan(memory, options)
         if self.least_memory(options) >= _NO_MEMORY:
             raise BudgetError(
                 f"No memory is enough for {self._needs.algorithm} with {dict(options)}: it needs "
@@ -123,8 +133,14 @@ class Sizing:
             + self._filter_advice()
         )
 
-    def fitting(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
+    def plan_or_none(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
         """The same, or None when `memory` is too little."""
+        plan = self._divided(memory, options)
+        if plan is None and self._without_filter is not None:
+            return self._without_filter.plan_or_none(memory, options)
+        return plan
+
+    def _divided(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:
         free = memory - self._filter_bytes
         for draft in (self._generous(free), *self._frugal()):
             plan = self._sized(free, options, draft)
@@ -134,6 +150,8 @@ class Sizing:
 
     def least_memory(self, options: Mapping[str, Any]) -> int:
         """The smallest budget that works: what the most frugal draft takes."""
+        if self._without_filter is not None:
+            return self._without_filter.least_memory(options)
         least = min(self._least(draft, options) for draft in self._frugal())
         return least + self._filter_bytes
 
@@ -159,11 +177,14 @@ class Sizing:
         return low
 
     def _generous(self, memory: int) -> JoinPlan:
-        fragment = max(self._least_fragment, memory // 32)
+        # Pages in memory are searched for a whole chunk, whose results are made at once.
+        fragment = max(self._least_fragment, memory // (8 if self._in_place else 32))
         pages = self._looked_up_pages(memory)
         if not self._look_ups(memory, pages):
             pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
+        if self._in_place:
+            chunk_rows = max(_FEWEST_CHUNK_ROWS, min(fragment // self._output_row, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
         frames = max(2, min(affordable, self._needs.most_frames))
         return self._draft(pages, fragment, chunk_rows, frames)
@@ -196,7 +217,18 @@ class Sizing:
     def _draft(self, pages: int, fragment: int, chunk_rows: int, frames: int = 2) -> JoinPlan:
         pairs = max(16, min(65536, fragment // self._output_row))
         return JoinPlan(
-            self._needs.algorithm, 0, pages, 0, 0, 0, 0, fragment, pairs, chunk_rows, frames
+            self._needs.algorithm,
+            0,
+            pages,
+            0,
+            0,
+            0,
+            0,
+            fragment,
+            pairs,
+            chunk_rows,
+            frames,
+            in_place_rows=pairs if self._in_place else 0,
         )
 
     def _sized(self, memory: int, options: Mapping[str, Any], draft: JoinPlan) -> JoinPlan:
@@ -349,6 +381,11 @@ class Sizing:
             if plan.recent_codes:
                 codes = plan.recent_codes + plan.stream_chunk_rows
                 parts["recent keys"] = codes * BYTES_PER_CODE
+            parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
+        if plan.in_place_rows:
+            sizes = plan.stream_chunk_rows, plan.in_place_rows
+            parts["in place"] = in_place_bytes(self._shape, self._master.stored_schema, *sizes)
+            parts["in place"] += self._master.page_count
             parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
         if self._filter_bytes:
             # Tuples that pass and those that do not are copied apart.

@@ -5,7 +5,9 @@
     semistream master      master tables: build, look at, change, clean up
     semistream compare     the algorithms side by side, without Spark
     semistream tune        the best plan for a master table; measure this machine
-    semistream reproduce   the papers' experiments and figures
+
+Other packages add commands by entry points, see `added_commands`; `semistream_papers` adds
+`reproduce`.
 
 Help and version must come at once, so the library, and with it Arrow, Numba and Spark, is imported
 inside the commands. Results go to standard output, progress and errors to standard error.
@@ -17,11 +19,13 @@ from typing import Annotated
 
 import typer
 
-from semistream.cli import compare, demo, master, reproduce, run, tune
+from semistream.cli import compare, demo, master, run, tune
+from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=ExtensibleGroup,
     help="Join a fast stream with master data far larger than the memory given to it.",
     no_args_is_help=True,
     add_completion=False,
@@ -31,7 +35,6 @@ app.command()(demo.demo)
 app.command()(run.run)
 app.command()(compare.compare)
 app.command()(tune.tune)
-app.command()(reproduce.reproduce)
 
 
 def _version(wanted: bool) -> None:

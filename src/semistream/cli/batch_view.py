@@ -17,7 +17,7 @@ from rich.text import Text
 from semistream.cli.report import MIB
 
 if TYPE_CHECKING:
-    from semistream.spark.pipeline import Pipeline, Status
+    from semistream.spark.pipeline.pipeline import Pipeline, Status
 
 __all__ = ["BatchView", "MetricsTail", "totals"]
 

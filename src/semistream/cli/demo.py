@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from semistream import MasterTable
-    from semistream.spark.pipeline import Pipeline
+    from semistream.spark.pipeline.pipeline import Pipeline
 
 __all__ = ["demo"]
 
@@ -174,7 +174,7 @@ def _warm(scene: _Scene, spark: SparkSession, master: MasterTable) -> None:
 
 
 def _pipeline(scene: _Scene, spark: SparkSession, master: MasterTable, metrics: Path) -> Pipeline:
-    from semistream.spark.pipeline import Pipeline
+    from semistream.spark.pipeline.pipeline import Pipeline
 
     return Pipeline(
         scene.sales(spark, rate=scene.rate, rows=scene.tuples, bursty="true"),

@@ -125,7 +125,7 @@ def vacuum(
     """Remove old versions, and files that no remaining version names."""
     with reported(side()):
         from semistream import MasterTable
-        from semistream.spark.routes import parse_duration
+        from semistream.spark.pipeline.routes import parse_duration
 
         seconds = parse_duration(grace, "--grace")
         pinned = set().union(*map(_pinned, pinned_by or []))
@@ -159,7 +159,7 @@ def history(path: MasterPath) -> None:
 def _pinned(checkpoint: str) -> set[int]:
     """The versions that a pipeline may still ask for; a checkpoint without any is a mistake."""
     from semistream.errors import CheckpointError
-    from semistream.spark.batch_log import pinned_versions
+    from semistream.spark.pipeline.batch_log import pinned_versions
 
     versions = pinned_versions(checkpoint)
     if not versions:

@@ -21,9 +21,9 @@ from semistream.cli.report import output, reported, side
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from semistream.spark.pipeline import Pipeline, Status
-    from semistream.spark.routes import Retry
-    from semistream.spark.sinks import SinkLike
+    from semistream.spark.pipeline.pipeline import Pipeline, Status
+    from semistream.spark.pipeline.routes import Retry
+    from semistream.spark.pipeline.sinks import SinkLike
 
 __all__ = ["follow", "pipeline_of", "run", "stopped_by_signals"]
 
@@ -97,7 +97,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: bool) -> Pipeline:
     """The pipeline that a file asks for, not started."""
-    from semistream.spark.pipeline import Pipeline
+    from semistream.spark.pipeline.pipeline import Pipeline
 
     join, whole, rejected = asked.join, asked.pipeline, asked.rejected
     return Pipeline(
@@ -133,7 +133,7 @@ def _stream(source: SourceTable, spark: SparkSession) -> DataFrame:
 
 
 def _sink(table: SinkTable) -> SinkLike:
-    from semistream.spark.sinks import ParquetSink, TableSink
+    from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 
     if table.format == "parquet":
         named: dict[str, Any] = {"batch_column": table.batch_column} if table.batch_column else {}
@@ -143,7 +143,7 @@ def _sink(table: SinkTable) -> SinkLike:
 
 
 def _unmatched(table: UnmatchedTable) -> Retry | SinkLike:
-    from semistream.spark.routes import Retry
+    from semistream.spark.pipeline.routes import Retry
 
     if not table.retry:
         return _sink(table)

@@ -53,15 +53,15 @@ class AutoPlanner:
 
     def _chosen(self, occasion: Occasion) -> JoinPlan:
         shape, first, memory = occasion.shape, occasion.first, occasion.memory
-        known = known_factors(self.io)
+        known, use_filter = known_factors(self.io), self.sizer.use_filter
         given: Skew | SkewEstimate | None = self.skew
         unknown = given is None and first.num_rows < _LEAST_SAMPLE
         skew, told = resolved_skew(Skew(1.0) if unknown else given, first, shape, self.master)
         told = "not known yet, so one that adapts" if unknown else told
-        model = CostModel(self.master, shape, first, skew, known.factors, self.io)
+        model = CostModel(self.master, shape, first, skew, known.factors, self.io, use_filter)
         tuner = Tuner(model, self.options)
         basis = (f"skew: {told}", f"cost factors: {known.source}")
-        fits = in_memory(self.master, shape, first, memory)
+        fits = in_memory(self.master, shape, first, memory, use_filter, self.io)
         if fits is not None and not self.options:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
@@ -85,9 +85,15 @@ def final_plan(sizer: Sizer, chosen: JoinPlan, occasion: Occasion) -> JoinPlan:
 
 
 def in_memory(
-    master: MasterTable, shape: JoinShape, sample: pa.RecordBatch, memory: int
+    master: MasterTable,
+    shape: JoinShape,
+    sample: pa.RecordBatch,
+    memory: int,
+    use_filter: bool | None = None,
+    io: str = "buffered",
 ) -> dict[str, int] | None:
     """The options by which all of R is kept in memory, if it fits."""
     options = {"pinned_partitions": max(master.page_count, 1)}
-    plan = Sizing(needs_of(IN_MEMORY), master, shape, sample).fitting(memory, options)
+    sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter, io)
+    plan = sizing.plan_or_none(memory, options)
     return None if plan is None else options

@@ -1,13 +1,14 @@
 """Calibration: the cost factors of this machine, measured in under a minute.
 
-Reads are measured by themselves, by size, in a row and at random. What the rest costs is found from
-whole joins: a dozen short runs that differ in what they do most of, each counted and timed, and the
-factors that explain the times best. So a factor includes what goes with its operation in this
-engine, and what a read costs that another thread does meanwhile is not counted twice.
+Reads are timed by themselves: by size, in a row and at random. All other prices come from whole
+joins: two dozen short runs, each doing much of something else, are counted and timed, and the
+factors are those that explain the times best. So a factor includes all that its operation brings
+with it in this engine, and a read that another thread does meanwhile is not counted twice.
 
-Operations that come together in every run cannot be told apart by it: an append and its delete, a
-result row and its stream tuple. They are measured as one and keep the proportions of the shipped
-factors. What a byte costs is known from the reads, and the runs hardly change it.
+Some operations always come together: an append and its delete, a result row and its stream tuple.
+No run tells their prices apart, so they are measured as one price, which is divided in the
+proportions of the shipped factors. The price of a byte comes from the reads; the runs hardly
+change it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from semistream.algorithms import fixed_engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
 from semistream.cost.read_costs import ReadCost, read_costs
+from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
 from semistream.relation import MasterTable
 from semistream.workload import ZipfKeys, products, sales
@@ -38,25 +40,17 @@ Floats = NDArray[np.float64]
 _ROWS, _BATCH, _SEED = 100_000, 10_000, 20
 _REPEAT = 3
 _PULL, _BYTE_PULL = 0.1, 1.0
-"""How much a factor that is known beforehand weighs against a run that is explained."""
-_COUNTED: dict[str, tuple[str, ...]] = {
-    "partitions_read": ("partition_read",),
-    "sequential_reads": ("sequential_read",),
-    "set_reads": ("set_read",),
-    "set_bytes": ("set_byte",),
-    "set_codes": ("set_code",),
-    "bytes_read": ("byte_read",),
-    "index_pages_read": ("index_page_read",),
-    "iterations": ("iteration",),
-    "probes": ("probe",),
-    "hash_probes": ("hash_probe",),
-    "front_probes": ("front_probe",),
-    "front_chunks": ("front_chunk",),
-    "partition_probes": ("partition_probe",),
-    "appends": ("append", "delete"),
-    "outputs": ("output", "stream_read"),
+"""How much the price known beforehand, of any factor and of a byte, weighs against one run."""
+_TOGETHER = {"delete": "append", "stream_read": "output"}
+"""Operations that come with another one in every run: the runs give one price for the two."""
+_NOT_MEASURED = ("page_read", "shed")
+"""A page costs nothing beside its bytes, and no run sheds."""
+_MEASURED = {
+    factor: (factor, *(other for other, first in _TOGETHER.items() if first == factor))
+    for factor in FACTORS
+    if factor not in (*_TOGETHER, *_NOT_MEASURED)
 }
-"""Counters that the runs tell apart, and the factors that go with them."""
+"""The factors that the runs tell apart, each with those that share its price."""
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
@@ -95,7 +89,7 @@ class Calibration:
     io: str
     factors: CostFactors
     spread: dict[str, float]
-    """The standard deviation of each factor over the repetitions, as a part of it."""
+    """The standard deviation of each factor over the repetitions, divided by the factor."""
     reads: tuple[ReadCost, ...]
     unexplained: float
     """How far the factors miss the runs they were found from, on average."""
@@ -137,10 +131,10 @@ def calibrate(
 def calibration_of(
     io: str, rounds: Sequence[list[Metrics]], reads: tuple[ReadCost, ...], seconds: float
 ) -> Calibration:
-    """The factors that explain what was measured in some rounds, which took so many seconds."""
+    """The factors that explain the measured rounds; measuring them took `seconds`."""
     byte = _per_byte([read for read in reads if read.io == io])
     found = [_factors(measured, byte)[0] for measured in rounds]
-    # Whatever disturbs a run makes it longer: the fastest tells most.
+    # Disturbances only make a run longer, so the fastest one is nearest to the truth.
     fastest = [min(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
     together, unexplained = _factors(fastest, byte)
     spread = {
@@ -192,28 +186,25 @@ def _per_byte(reads: list[ReadCost]) -> float:
 
 def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
-    known = asdict(replace(shipped_factors().factors, byte_read=byte))
-    counts = np.array([[getattr(m, name) for name in _COUNTED] for m in measured], np.float64)
-    where = list(_COUNTED).index
-    # What is read in a row, or as one of a set, is counted there.
-    for part in ("sequential_reads", "set_reads"):
-        counts[:, where("partitions_read")] -= counts[:, where(part)]
-    counts[:, where("bytes_read")] -= counts[:, where("set_bytes")]
+    usually = replace(shipped_factors().factors, byte_read=byte)
+    known = dict(zip(FACTORS, usually.prices, strict=True))
+    columns = [FACTORS.index(name) for name in _MEASURED]
+    counts = np.array([operations(metrics) for metrics in measured], np.float64)[:, columns]
     seconds = np.array([m.seconds for m in measured])
-    together = np.array([sum(known[factor] for factor in factors) for factors in _COUNTED.values()])
-    # In all, this machine may be faster than the one that the known factors are of.
+    together = np.array([sum(known[name] for name in names) for names in _MEASURED.values()])
+    # This machine may be faster or slower as a whole than that of the shipped factors.
     faster = float(np.median(seconds / (counts @ together)))
-    usual = together * [1.0 if name == "bytes_read" else faster for name in _COUNTED]
-    pull = np.array([_BYTE_PULL if name == "bytes_read" else _PULL for name in _COUNTED])
-    # Where the runs do not tell two prices apart, they stay as they usually are to each other.
+    usual = together * [1.0 if name == "byte_read" else faster for name in _MEASURED]
+    pull = np.array([_BYTE_PULL if name == "byte_read" else _PULL for name in _MEASURED])
+    # Prices that the runs cannot tell apart are pulled to the shipped proportions.
     pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
     wanted = np.concatenate([np.ones(len(seconds)), pull])
     prices = least_squares(pulled, wanted)
     missed = float(np.abs(counts @ prices / seconds - 1).mean())
     found = {
-        factor: float(known[factor] * price / before)
-        for factors, price, before in zip(_COUNTED.values(), prices, together, strict=True)
-        for factor in factors
+        name: float(known[name] * price / before)
+        for names, price, before in zip(_MEASURED.values(), prices, together, strict=True)
+        for name in names
     }
     return replace(shipped_factors().factors, page_read=0.0, **found), missed
 

@@ -1,4 +1,4 @@
-"""Empirical tuning: run the sizes instead of predicting them, and see how far the two are apart.
+"""Empirical tuning: run joins of several sizes, and compare with what the model predicts.
 
 The papers tune both ways, too. The stream is made from R's own keys, after Zipf's law.
 """
@@ -6,7 +6,7 @@ The papers tune both ways, too. The stream is made from R's own keys, after Zipf
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -79,7 +79,7 @@ def measure_grid(
 
 
 def _around(best: Prediction) -> Iterator[dict[str, Any]]:
-    """Half, as much and twice as much of every size that was tuned."""
+    """Half, once and twice of every size that was tuned, in all combinations."""
     names = [name for name, value in best.options.items() if isinstance(value, int) and value]
     for factors in product(_AROUND, repeat=len(names)):
         changed = {
@@ -113,8 +113,7 @@ def steady_run(
     """Operations per tuple and tuples per second, from batch `warm` to the last arrival."""
     first, last = _steady(some, batches, warm)
     tuples = last.arrived - first.arrived
-    names = [field.name for field in fields(Operations)]
-    counted = Operations(**{n: (getattr(last, n) - getattr(first, n)) / tuples for n in names})
+    counted = Operations(**{name: n / tuples for name, n in last.since(first).items()})
     return counted, tuples / max(last.seconds - first.seconds, 1e-9)
 
 

@@ -1,7 +1,7 @@
 """Cost factors: what single operations take on one machine with one disk.
 
-Every factor is the price of one counter of `Metrics` (DESIGN: counting is timing). They are
-measured by `semistream tune --calibrate`; those shipped with semistream stand in until then.
+A factor is the price of a counter; the table of counters says of which. Factors are measured by
+`semistream tune --calibrate`; those shipped with semistream stand in until then.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from semistream.counters import FACTORS, PRICES
 from semistream.errors import OptionError
 
 
@@ -22,19 +24,20 @@ class CostFactors:
     """Seconds per operation; what is not given costs nothing.
 
     A partition read from anywhere takes `partition_read` + its pages × `page_read` + its bytes ×
-    `byte_read`; one that goes on where the last one ended, `sequential_read` instead of the first;
-    one of a set that is looked up together, `set_read` and its bytes × `set_byte`.
+    `byte_read`. One that goes on where the last one ended takes `sequential_read` instead of
+    `partition_read`. One of a batch takes `batched_read`, and `batched_byte` for its bytes.
     """
 
     partition_read: float = 0.0
     """The seek, whatever the size of the partition."""
     sequential_read: float | None = None
-    """The same without a seek; None for no difference."""
-    set_read: float | None = None
-    """The same for one of several that are read at a time, in compiled code; as above."""
-    set_byte: float | None = None
-    set_code: float = 0.0
-    """Per key that is looked for in a set, with the copy of its rows."""
+    """The same without a seek; None for the price of `partition_read`."""
+    batched_read: float | None = None
+    """The same for one of a batch, in compiled code; None for the price of `partition_read`."""
+    batched_byte: float | None = None
+    """Per byte of a batch; None for the price of `byte_read`."""
+    batched_code: float = 0.0
+    """Per key that is looked for in a batch, with the copy of its rows."""
     page_read: float = 0.0
     byte_read: float = 0.0
     index_page_read: float = 0.0
@@ -42,6 +45,8 @@ class CostFactors:
     """Per master row, or INLJ's stream tuple, that is looked for among the others."""
     hash_probe: float = 0.0
     """On top of it, per master row that is hashed: where R is not read in key order."""
+    in_place_probe: float = 0.0
+    """Per stream tuple that is looked up in pages in memory, with the copy of its rows."""
     front_probe: float = 0.0
     """Per stream tuple that the front stage looks up."""
     front_chunk: float = 0.0
@@ -57,10 +62,19 @@ class CostFactors:
     """Per tuple that goes to disk or comes back."""
 
     def __post_init__(self) -> None:
-        """No operation takes less than no time."""
+        """Refuse prices that are negative or not finite."""
         for name, value in asdict(self).items():
             if value is not None and not 0 <= value < float("inf"):
                 raise OptionError(f"The cost factor {name} is {value}; give seconds of at least 0.")
+
+    @cached_property
+    def prices(self) -> tuple[float, ...]:
+        """Seconds for each of `FACTORS`; one that is None has the price of what it stands for."""
+        given: dict[str, float] = asdict(self)
+        stands_for = {price.factor: price.instead_of for price in PRICES}
+        return tuple(
+            given[stands_for[name]] if given[name] is None else given[name] for name in FACTORS
+        )
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> CostFactors:

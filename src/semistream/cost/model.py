@@ -1,7 +1,8 @@
 """The model: from the sizes of a plan to the operations that a stream tuple takes.
 
-It describes this engine, not the papers' prototypes (their equations are in `cost.equations`):
-the sizes are those that `Sizing` gives, and a prediction has the counters that a run would have.
+It describes this engine, not the papers' prototypes, whose equations are in
+`semistream_papers.equations`: the sizes are those that `Sizing` gives, and a prediction has the
+counters that a run would have.
 
     skew ─► popularity ─► front stage: hit share, rows, slots
                              └─► INLJ: a page per tuple, MESHJOIN: a cycle, HYBRIDJOIN: steady state
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
+from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.factors import CostFactors
@@ -25,22 +27,20 @@ from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
 from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_ups import most_rows
-from semistream.parts.memory_share import judged_rows
+from semistream.parts.look_up_set import most_rows
+from semistream.parts.rebalancer import judged_rows
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
 
-_TUPLES_PER_STEP = 65536
-"""INLJ takes so many tuples in a step."""
 _LEARNED = 0.95
-"""The hit share at which a front stage is judged, of what it will be: it is still learning."""
+"""A front stage is judged while it still learns: it has this part of its final hit share then."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
 
 class _Front(NamedTuple):
-    """A front stage that has settled: its rows, its hit share, and the slots it leaves."""
+    """A front stage that has settled: its rows, its hit share, and the slots for waiting tuples."""
 
     rows: int
     hits: float
@@ -58,19 +58,23 @@ class CostModel:
         skew: Skew,
         factors: CostFactors,
         io: str = "buffered",
+        use_filter: bool | None = None,
     ) -> None:
-        """`sample` tells how wide stream tuples are, as for `Sizing`."""
+        """`sample` and `use_filter` are those of `Sizing`."""
         self.master = master
         self.shape = shape
         self.sample = sample
         self.skew = skew
         self.factors = factors
         self.popularity = Popularity(master, skew)
+        self._io = io
         self._direct = io == "direct"
+        self._use_filter = use_filter
 
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
-        return Sizing(needs_of(algorithm), self.master, self.shape, self.sample)
+        needs = needs_of(algorithm)
+        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter, self._io)
 
     def planned(
         self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None
@@ -118,7 +122,7 @@ class CostModel:
         return _Front(rows, top(self._keys(rows)), slots)
 
     def _keys(self, rows: float) -> float:
-        """How many keys have so many master rows."""
+        """How many keys `rows` master rows belong to."""
         return rows * self.popularity.keys / max(self.master.row_count, 1)
 
     def _look_ups(self, plan: JoinPlan, front: _Front) -> Operations:
@@ -131,9 +135,8 @@ class CostModel:
             **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
-            **self._front_look_up(plan),
-            outputs=self._outputs,
-            iterations=missed / _TUPLES_PER_STEP,
+            **self._arrival(plan),
+            iterations=missed / TUPLES_PER_STEP,
         )
 
     def _located(self, missed: float, chunk: int) -> float:
@@ -188,7 +191,11 @@ class CostModel:
         if plan.look_ups:
             # Rows that nobody waits for are not looked at.
             probes = missed * self._codes(plan, front, missed, state) if missed else 0.0
-            read |= {"set_reads": reads, "set_bytes": read["bytes_read"], "set_codes": probes}
+            read |= {
+                "batched_reads": reads,
+                "batched_bytes": read["bytes_read"],
+                "batched_codes": probes,
+            }
         operations = Operations(
             **read,
             index_pages_read=0.0 if in_key_order else reads,
@@ -210,7 +217,7 @@ class CostModel:
 
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
-        # Codes come throughout their partition's wait, and not all partitions wait to the end.
+        # A code first comes at any time of its partition's wait, and few partitions wait longest.
         return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
@@ -224,23 +231,20 @@ class CostModel:
         return operations, plan.stream_slots / 2
 
     def _top(self, plan: JoinPlan, front: _Front) -> int:
-        """The most frequent keys that never reach the disk; pinned ones are left out elsewhere."""
+        """How many of the most frequent keys never reach the disk; pinned ones count apart."""
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
     def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
-        """What is done for each stream tuple, or for each that misses."""
-        return {
-            **self._front_look_up(plan),
-            "appends": missed,
-            "deletes": missed,
-            "outputs": self._outputs,
-        }
+        """What is done for each stream tuple, and for each that misses the front stage."""
+        return self._arrival(plan) | {"appends": missed, "deletes": missed}
 
-    def _front_look_up(self, plan: JoinPlan) -> dict[str, float]:
-        """Every stream tuple meets the front stage first, a chunk of them at a time."""
+    def _arrival(self, plan: JoinPlan) -> dict[str, float]:
+        """Every stream tuple is read, meets the front stage if there is one, and comes out."""
+        rows_per_key = self.master.row_count / self.popularity.keys
+        always = {"stream_reads": 1.0, "outputs": rows_per_key}
         if not plan.front_rows:
-            return {}
-        return {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
+            return always
+        return always | {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""
@@ -252,10 +256,6 @@ class CostModel:
             # A direct read begins and ends at a multiple of the alignment.
             "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),
         }
-
-    @property
-    def _outputs(self) -> float:
-        return self.master.row_count / self.popularity.keys
 
     def _partitions(self, plan: JoinPlan) -> int:
         return max(1, -(-self.master.page_count // plan.partition_pages))

@@ -177,7 +177,7 @@ def _check_skew(skew: object) -> None:
 
 
 def _number(value: object) -> float:
-    """A number as it is; anything else is none."""
+    """A number as a float; anything else is NaN."""
     return float(value) if isinstance(value, float | int) else float("nan")
 
 

@@ -1,8 +1,8 @@
 """Popularity: what share of a stream falls on which partitions of R.
 
-Where frequent keys lie in front, the shares follow from Zipf's law. Where they are scattered, it
-is chance which partitions hold them: the most frequent are placed by a seeded draw, and the many
-others, of which every partition has its part, evenly.
+Where frequent keys lie in front, the shares follow from Zipf's law. Where they are scattered,
+chance decides which partitions hold them: the most frequent keys are placed by a seeded draw, and
+the many others are spread evenly over all partitions.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Popularity:
         """The share of the stream on `keys` keys that CINLJ keeps.
 
         It lets in a key that comes twice within a buffer of `recent` missed tuples, and pushes out
-        one that did not come in the last `turn` of them. So a key of share p comes in as
-        p (1 − e^(−p · buffer)) and goes out as e^(−p · turn), and is kept for the one's part.
+        one that did not come in the last `turn` of them. So a key of share p enters in proportion
+        to p (1 − e^(−p · buffer)) and leaves in proportion to e^(−p · turn). How much of the time
+        it is kept follows from these two.
         """
         edges = np.unique(
             np.append(np.geomspace(1, self.keys, 4096).astype(np.int64) - 1, self.keys)
@@ -77,9 +78,9 @@ class Popularity:
         return hits
 
     def distinct(self, top: int, missed: float, wait: float) -> float:
-        """Codes per tuple, of tuples that miss the `top` keys, when each code waits so long.
+        """Different codes per tuple, among the `missed` share that misses the `top` keys.
 
-        Tuples of a code that come while it waits are settled with it.
+        A code waits until `wait` more tuples have come; its tuples among them are settled with it.
         """
         edges = np.unique(np.geomspace(top + 1, self.keys + 1, 2048).astype(np.int64) - 1)
         if len(edges) < 2:
@@ -100,7 +101,7 @@ class Popularity:
         shares = np.sort(self._by_partition(partition_pages, top)[skipped:])
         if len(shares) <= _MOST_CLASSES:
             return Shares(shares, np.ones(len(shares)))
-        # The heaviest stand alone; of the others, neighbours are much alike.
+        # The heaviest have a class each; neighbours among the others differ little.
         cuts = len(shares) - np.unique(np.geomspace(1, len(shares), _MOST_CLASSES).astype(int))
         begins = np.unique(np.append(cuts, 0))
         count = np.diff(np.append(begins, len(shares))).astype(np.float64)
@@ -133,7 +134,7 @@ class Popularity:
 
 
 def _kept(enters: Floats, leaves: Floats, count: Floats, keys: float) -> Floats:
-    """The part of the time that each key is kept, so that `keys` are kept at a time."""
+    """The share of the time that each key is kept, such that `keys` are kept at any time."""
     low, high = -60.0, 60.0
     kept: Floats = enters
     for _ in range(_ROUNDS):

@@ -8,38 +8,17 @@ from typing import Any
 
 from semistream.cost.factors import CostFactors
 from semistream.cost.pricing import priced_parts, priced_seconds
+from semistream.counters import Counters
 from semistream.plan import JoinPlan
 
 
-@dataclass(frozen=True)
-class Operations:
-    """Operations per stream tuple, under the names of `Metrics`."""
-
-    partitions_read: float = 0.0
-    sequential_reads: float = 0.0
-    set_reads: float = 0.0
-    set_bytes: float = 0.0
-    set_codes: float = 0.0
-    pages_read: float = 0.0
-    bytes_read: float = 0.0
-    index_pages_read: float = 0.0
-    probes: float = 0.0
-    hash_probes: float = 0.0
-    front_probes: float = 0.0
-    front_chunks: float = 0.0
-    partition_probes: float = 0.0
-    appends: float = 0.0
-    deletes: float = 0.0
-    outputs: float = 0.0
-    stream_reads: float = 1.0
-    iterations: float = 0.0
-    shed: float = 0.0
-    returned: float = 0.0
+class Operations(Counters[float]):
+    """Operations per stream tuple, by counter."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan does for a stream that is always there, in the steady state."""
+    """What a plan does in the steady state, for a stream that never runs dry."""
 
     plan: JoinPlan
     operations: Operations

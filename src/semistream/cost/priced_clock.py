@@ -35,7 +35,7 @@ class PricedClock:
         return self._before + priced_seconds(self._counted, self.factors)
 
     def bind(self, recorder: Recorder) -> None:
-        """Count the operations of this run from now on; those of the last one have passed."""
+        """From now on the operations of this run move the clock; what it shows stays as it is."""
         self._before = self() - priced_seconds(recorder, self.factors)
         self._counted = recorder
 

@@ -172,7 +172,8 @@ class RetuningPlanner:
     def _ranked(self, occasion: Occasion, skew: Skew) -> tuple[list[Prediction], Tuner]:
         """The plans to choose from, the best first."""
         shape, first, memory = occasion.shape, occasion.first, occasion.memory
-        model = CostModel(self._master, shape, first, skew, self._scaled(), self._io)
+        use_filter, factors = self._sizer.use_filter, self._scaled()
+        model = CostModel(self._master, shape, first, skew, factors, self._io, use_filter)
         tuner = Tuner(model, self._options)
         names = rivals(occasion.queued) if self.name == AUTO else [self.name]
         rate = self._arrival_rate()
@@ -183,8 +184,8 @@ class RetuningPlanner:
                     return [cheapest], tuner
             except RateError:
                 pass  # Then as fast as the memory allows.
-        fits = in_memory(self._master, shape, first, memory) if self._may_keep_all else None
-        if fits is not None:
+        fits = in_memory(self._master, shape, first, memory, use_filter, self._io)
+        if fits is not None and self._may_keep_all:
             return [model.planned(IN_MEMORY, memory, fits)], tuner
         return tuner.choose(memory, names), tuner
 

@@ -1,8 +1,9 @@
-"""Simulation of the queue, for streams of which much falls on a single partition.
+"""Simulation of the queue, for streams that ask for one partition far more than for others.
 
-The steady state takes it that all partitions wait equally long. When one of them has a third of the
-stream, its read frees a third of the table at once, and others wait now more, now less. That has no
-simple formula, but it is simple to play: only the partitions of the tuples matter, not the tuples.
+The steady state assumes that all partitions wait equally long. When one of them has a third of the
+stream, its read frees a third of the table at once, and the waits of the others go up and down.
+There is no simple formula for that, but it is easy to simulate: all that matters of a tuple is its
+partition.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from semistream.cost.popularity import Floats, Shares
 from semistream.kernels.compiling import kernel
 
 _SLOTS = 8192
-"""With fewer, the groups of light partitions would be too large to stand for single ones."""
+"""A larger table is scaled down to so many slots; with fewer, the groups would be too large."""
 _ALONE = 64
-"""So many of the heaviest partitions are played as they are."""
+"""So many of the heaviest partitions are simulated singly, the lighter ones in groups."""
 _FILLINGS = 60
 _SEED = 20
 
@@ -27,16 +28,23 @@ def simulated_reads(
     """Partition reads per tuple that enters; the arguments are those of `steady_state`."""
     light, heavy, factor = _scaled(shares, slots)
     weights = np.append(np.concatenate([light, heavy]), settled_at_once)
-    cumulated = np.cumsum(weights / weights.sum())
     scaled = max(int(slots / factor), 2)
+    homes = _drawn(weights, (_FILLINGS + 1) * scaled)
     reads = np.zeros(len(weights), np.int64)
-    tuples = _play(cumulated, scaled, _FILLINGS * scaled, look_ups, reads, _SEED)
-    # With fewer slots a heavy partition is read more often, a group of light ones is not.
+    tuples = _play(homes, scaled, look_ups, reads)
+    # With fewer slots a heavy partition is read more often; a group of light ones is not.
     return float(reads[: len(light)].sum() + reads[len(light) :].sum() / factor) / tuples
 
 
+def _drawn(weights: Floats, tuples: int) -> NDArray[np.int32]:
+    """The partitions that tuples fall on, by chance, in proportion to the weights."""
+    chance = np.random.RandomState(_SEED).random_sample(tuples)
+    homes = np.searchsorted(np.cumsum(weights / weights.sum()), chance, side="right")
+    return np.minimum(homes, len(weights) - 1).astype(np.int32)
+
+
 def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
-    """Groups of light partitions, heavy ones, and by how much slots and groups are fewer."""
+    """Shares of groups of light partitions, of heavy ones, and the factor of scaling down."""
     each = np.repeat(shares.of_one, shares.number.astype(np.int64))
     factor = max(1.0, slots / _SLOTS)
     heavy, light = each[-_ALONE:], each[:-_ALONE]
@@ -46,30 +54,21 @@ def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
 
 
 @kernel
-def _play(
-    cumulated: NDArray[np.float64],
-    slots: int,
-    tuples: int,
-    look_ups: int,
-    reads: NDArray[np.int64],
-    seed: int,
-) -> int:
+def _play(homes: NDArray[np.int32], slots: int, look_ups: int, reads: NDArray[np.int64]) -> int:
     """Let tuples come and be settled; counts the reads of the second half, returns its tuples.
 
-    The last partition is the pinned one: its tuples leave at the end of the step.
+    `homes` are the partitions that the tuples fall on. The last step may take up to `slots` more
+    than the others leave, so `homes` has that many to spare. The last partition is the pinned one:
+    its tuples leave at the end of the step.
     """
-    np.random.seed(seed)
-    pinned = len(cumulated) - 1
-    homes = np.empty(tuples + slots, np.int32)
-    oldest = np.full(len(cumulated), -1, np.int64)
-    waiting = np.zeros(len(cumulated), np.int64)
+    pinned, tuples = len(reads) - 1, len(homes) - slots
+    oldest = np.full(len(reads), -1, np.int64)
+    waiting = np.zeros(len(reads), np.int64)
     arrived = at = half = 0
     free = slots
     while arrived < tuples:
         for _ in range(free):
-            drawn = np.searchsorted(cumulated, np.random.random(), side="right")
-            home = drawn if drawn < pinned else pinned
-            homes[arrived] = home
+            home = homes[arrived]
             if home != pinned and oldest[home] < 0:
                 oldest[home] = arrived
             waiting[home] += 1

@@ -27,7 +27,7 @@ class Skew:
     """How many keys the stream asks for; None for one per master row."""
 
     def __post_init__(self) -> None:
-        """Refuse what no stream has."""
+        """Refuse values that no stream can have."""
         check_exponent(self.exponent)
         if self.order not in (None, *ORDERS):
             raise OptionError(f"order={self.order!r} is not known. Use one of {ORDERS}, or None.")

@@ -1,10 +1,10 @@
 """Estimating the skew of a stream from a sample of it.
 
-Ranks are not seen, only keys, and the most frequent keys of a small sample are so by luck. What can
-be trusted is how many different keys there are among n tuples: the more skew, the fewer. Under
-Zipf's law the number expected is Σ (1 − (1 − p)^n), which falls with the exponent, so the exponent
-that expects the number seen is the estimate. Where a sample is too short to show a repetition, the
-error says so.
+A sample shows keys, not their ranks, and which keys are the most frequent in a small one is luck.
+What can be trusted is how many different keys there are among n tuples: the more skew, the fewer.
+Zipf's law expects Σ (1 − (1 − p)^n) of them, which falls as the exponent rises. The estimate is the
+exponent for which this is the number seen. If a sample is too small to have repeated keys, the
+estimated error is large.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ class SkewEstimate:
     exponent_error: float
     """By how much it would be higher if the sample had one standard deviation fewer keys."""
     fit_error: float
-    """How far the shares of the most frequent keys are from Zipf's law, at most."""
+    """How far the share of the most frequent keys is from Zipf's law, at most."""
     top_codes: NDArray[np.int64]
     """Codes of the most frequent keys, the most frequent first."""
-    top_shares: NDArray[np.float64]
-    """Their shares of the sample."""
     tuples: int
 
     def __str__(self) -> str:
@@ -65,7 +63,7 @@ def estimate_skew(codes: NDArray[np.int64], keys: int, order: str | None = None)
     shares = counts[by_count[:1000]] / len(codes)
     misfit = _fit_error(shares, len(codes), keys, exponent)
     if misfit > _NOT_ZIPF:
-        # Few keys, but none of them frequent: what matters is the share of the frequent ones.
+        # There are few keys, but none is frequent. The share of frequent keys matters: go by that.
         often = _often(shares, len(codes), keys, exponent)
         exponent = min(exponent, _exponent_of_top(shares[often], keys))
         misfit = _fit_error(shares, len(codes), keys, exponent)
@@ -74,7 +72,6 @@ def estimate_skew(codes: NDArray[np.int64], keys: int, order: str | None = None)
         error,
         misfit,
         found[by_count[:1000]],
-        shares,
         len(codes),
     )
 
@@ -100,7 +97,7 @@ def _distinct(exponent: float, tuples: int, keys: int) -> tuple[float, float]:
 
 
 def _exponent_of_top(shares: NDArray[np.float64], keys: int) -> float:
-    """The exponent under which as many of the most frequent keys have the share seen."""
+    """The exponent at which this many of the most frequent keys have the share seen."""
     top, low, high = float(shares.sum()), 0.0, _HIGHEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -109,7 +106,7 @@ def _exponent_of_top(shares: NDArray[np.float64], keys: int) -> float:
 
 
 def _fit_error(shares: NDArray[np.float64], tuples: int, keys: int, exponent: float) -> float:
-    """How far the most frequent keys are from their shares, of those seen or expected often."""
+    """How far the share of the most frequent keys is from Zipf's law, at most."""
     often = _often(shares, tuples, keys, exponent)
     if not often.any():
         return 0.0
@@ -120,7 +117,7 @@ def _fit_error(shares: NDArray[np.float64], tuples: int, keys: int, exponent: fl
 def _often(
     shares: NDArray[np.float64], tuples: int, keys: int, exponent: float
 ) -> NDArray[np.bool_]:
-    """Which of the most frequent keys are, or should be, often in the sample."""
+    """Which of the most frequent keys come often in the sample, or should."""
     expected = zipf_shares(np.arange(0.0, len(shares) + 1), keys, exponent)
     often: NDArray[np.bool_] = np.maximum(shares, np.diff(expected)) * tuples >= _SEEN_OFTEN
     return often

@@ -11,8 +11,8 @@ average, and T later it is read again. So
     tuples per read    w = 1 + qT
     waiting tuples       = Σ qT (1 + qT/2) / (1 + qT)
 
-and T follows from the waiting tuples, which are the slots of the table less half of what a read
-frees, since the table is full before a read and empties with it.
+T follows from the number of waiting tuples. The table is full before a read, and the read frees
+some of it, so on average the waiting tuples are its slots less half of what a read frees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from semistream.cost.simulation import simulated_reads
 
 _HALVINGS = 32
 _MUCH = 0.1
-"""With more of the stream on a single partition, T is not the same for all: it is played."""
+"""If one partition has a larger share, T is not the same for all, so the queue is simulated."""
 
 
 class SteadyState(NamedTuple):
@@ -80,7 +80,7 @@ def _room(
     x, reads = shares.of_one * wait, _reads(shares, wait)
     if not reads:
         return -slots
-    # The number a read frees varies, so half of its mean square counts, not of its mean.
+    # Reads free different numbers of slots, so it is half of the mean square, not of the mean.
     squares = float((shares.of_one * (1 + x + x / (1 + x))) @ shares.number)
     freed = np.divide(squares + (look_ups - 1) / reads, 2)
     return float(slots - settled_at_once / reads - freed - _waiting(shares, wait))

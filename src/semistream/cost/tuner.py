@@ -25,12 +25,12 @@ _PROMISING = (
     *("chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin", "rmeshjoin"),
     *("meshjoin", "cinlj", "inlj"),
 )
-"""The order in which algorithms are tried when one good plan makes others needless."""
+"""The order in which `cheapest` tries them: after a good plan most others can be skipped."""
 _ROUNDS = 3
 _MOVING, _MISPLACED = 0.95, 0.1
-"""What is left of a rate when memory has to move first, and what all of it would cost besides."""
+"""If a front stage will shrink, the plan is worth so much of its rate, less the larger it is."""
 _CLOSE = 1.01
-"""Memory is found to a hundredth."""
+"""The search for the least memory stops at a hundredth."""
 
 
 class Tuner:
@@ -53,10 +53,10 @@ class Tuner:
         starts = [least | self._fixed] + ([dict(self._fixed)] if least else [])
         climbed = [self._climbed(algorithm, memory, options) for options in starts]
         found = [prediction for prediction in climbed if prediction is not None]
-        return max(found, key=_worth) if found else None
+        return max(found, key=lambda one: (_has_filter(one), _worth(one)), default=None)
 
     def _climbed(self, algorithm: str, memory: int, options: dict[str, Any]) -> Prediction | None:
-        """The best that is found from some sizes on, changing one after the other."""
+        """The best plan that is reached from some sizes by changing one at a time."""
         found = self.tried(algorithm, memory, options)
         if found is None:
             return None
@@ -108,7 +108,7 @@ class Tuner:
         best: Prediction | None = None
         most: dict[str, float] = {}
         for algorithm in sorted(algorithms, key=_PROMISING.index):
-            # Whoever is not faster with less than the best needs has no chance.
+            # Skip algorithms that do not reach the rate with less memory than the best so far.
             if best and not self._reaching(algorithm, int(best.plan.memory / _CLOSE), rate):
                 continue
             try:
@@ -195,7 +195,7 @@ class Tuner:
         known = {k: v for k, v in options.items() if k in needs_of(algorithm).options}
         key = (algorithm, memory, *sorted(known.items()))
         if key not in self._known:
-            plan = self._sizing(algorithm).fitting(memory, known)
+            plan = self._sizing(algorithm).plan_or_none(memory, known)
             self._known[key] = None if plan is None else self.model.predict(plan, known)
         return self._known[key]
 
@@ -207,14 +207,21 @@ class Tuner:
 
 def _is_better(found: Prediction, best: Prediction) -> bool:
     """Whether a plan is to be taken instead of another."""
-    # Frugal plans work in tiny chunks, which costs what no counter shows.
+    # The model knows what a membership filter takes, but not how many tuples it will settle.
+    if _has_filter(best) and not _has_filter(found):
+        return False
+    # Plans with tiny chunks are slower than their counters show.
     if found.plan.stream_chunk_rows < best.plan.stream_chunk_rows:
         return False
     return _worth(found) > _worth(best)
 
 
+def _has_filter(found: Prediction) -> bool:
+    return "filter" in found.plan.parts
+
+
 def _worth(found: Prediction) -> float:
-    """The rate; memory that is to move soon is better where it belongs from the start."""
+    """The rate; less if the front stage has to give memory away before it is reached."""
     if not found.shrinks:
         return found.rate
     misplaced = found.plan.parts.get("front stage", 0) / found.plan.memory

@@ -1,8 +1,11 @@
 """The Numba loops under the parts: int64 codes and row numbers in, slots and row numbers out.
 
-Only here does anything run once per tuple. Kernels are compiled on first use, cached on disk
-and run without the GIL; they allocate nothing, so that the memory of a part is what its grant
-says. A kernel that fills its output array returns early and can be called again to go on.
+What runs once per tuple runs here, in NumPy or in Arrow; only the kernels for hashing keys
+(`key_hash`), for the membership filter (`relation`) and for simulation (`cost`) stand with what
+they belong to. Kernels are compiled on first use, cached on disk and run without the GIL. They
+write to arrays that they are handed, so that the memory of a part is what its grant says; their
+own scratch is at most a few hundred bytes. A kernel that fills its output array returns early
+and can be called again to go on.
 """
 
 from semistream.kernels.chains import (
@@ -50,6 +53,7 @@ from semistream.kernels.queue import (
     unlink,
 )
 from semistream.kernels.times import BINS_PER_OCTAVE, HISTOGRAM_BINS, bin_of, finish
+from semistream.kernels.waiting import codes_in_regions, pair_codes, regions_from
 
 __all__ = [
     "BEYOND",
@@ -72,6 +76,7 @@ __all__ = [
     "append",
     "bin_of",
     "bucket_of",
+    "codes_in_regions",
     "count_codes",
     "estimate_codes",
     "find_codes",
@@ -84,11 +89,13 @@ __all__ = [
     "match_codes",
     "oldest_outside",
     "oldest_slots",
+    "pair_codes",
     "place_finger",
     "probe",
     "probe_front",
     "probe_region",
     "region_of",
+    "regions_from",
     "remove_codes",
     "remove_oldest_of_code",
     "remove_ranges",

@@ -19,9 +19,11 @@ NONE: Final = -1
 """No slot."""
 MATCHED = np.uint32(1)
 EVEN = 0xFFFFFFFE
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FULL = np.uint64(64)
-_BLOCK = 64
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The odd number next to 2**64 / φ, which spreads neighbouring codes (Fibonacci hashing)."""
+WORD_BITS = np.uint64(64)
+BLOCK = 64
+"""Codes that are handled together, so that their loads from memory overlap."""
 
 NODE: Final = np.dtype(
     [
@@ -29,12 +31,13 @@ NODE: Final = np.dtype(
         ("next_key", np.int32),
         ("next_same", np.int32),
         ("last_same", np.int32),
-        ("entered", np.uint32),
+        ("stamp", np.uint32),
     ]
 )
 """One slot of a hash table. What a look-up needs lies together: one cache miss, not five.
 
-`entered` is the time of entry in even microseconds; made odd when the tuple has matched.
+`stamp` is whatever the owner of the table notes. In the stream table it is the time of entry in
+even microseconds, made odd when the tuple has matched; in the front stage, the hits of a key.
 """
 
 
@@ -75,9 +78,9 @@ def region_of(fences: NDArray[np.int64], code: int) -> int:
 
 @kernel
 def bucket_of(region: int, bits: int, code: int) -> int:
-    """The bucket of `code` within its region's 2**bits buckets (Fibonacci hashing)."""
-    mixed = np.uint64(code) * _GOLDEN
-    return (region << bits) + int(mixed >> (_FULL - np.uint64(bits)))
+    """The bucket of `code` within its region's 2**bits buckets."""
+    mixed = np.uint64(code) * GOLDEN
+    return (region << bits) + int(mixed >> (WORD_BITS - np.uint64(bits)))
 
 
 @kernel
@@ -93,11 +96,11 @@ def insert(
 
     The number returned means nothing; it keeps the compiler from dropping the early loads.
     """
-    buckets = np.empty(_BLOCK, np.int64)
+    buckets = np.empty(BLOCK, np.int64)
     touched = np.int64(0)
     at = 0
     while at < len(codes):
-        block = min(_BLOCK, len(codes) - at)
+        block = min(BLOCK, len(codes) - at)
         # Touch what the block will need first: loads that do not wait for each other.
         for i in range(block):
             code = codes[at + i]
@@ -116,7 +119,7 @@ def insert(
                 first = chains.nodes[first].next_key
             chains.nodes[slot].code = code
             chains.nodes[slot].next_same = NONE
-            chains.nodes[slot].entered = entered & EVEN
+            chains.nodes[slot].stamp = entered & EVEN
             if first == NONE:
                 chains.nodes[slot].next_key = chains.heads[bucket]
                 chains.nodes[slot].last_same = slot
@@ -148,9 +151,9 @@ def probe(
     """
     written = 0
     row, slot = cursor[0], cursor[1]
-    firsts = np.empty(_BLOCK, np.int32)
+    firsts = np.empty(BLOCK, np.int32)
     while row < stop:
-        block = min(_BLOCK, stop - row)
+        block = min(BLOCK, stop - row)
         # First all heads of a block, then their nodes: loads that do not wait for each other.
         for i in range(block):
             firsts[i] = chains.heads[bucket_of(region, bits, row_codes[row + i])]
@@ -165,7 +168,7 @@ def probe(
                     cursor[0], cursor[1] = row + i, slot
                     return written
                 if mark:
-                    chains.nodes[slot].entered |= MATCHED
+                    chains.nodes[slot].stamp |= MATCHED
                 slots[written] = slot
                 rows[written] = row + i
                 written += 1
@@ -225,7 +228,7 @@ def probe_region(
     Far fewer tuples wait in a region than its partition has rows: they look for their rows.
     The pairs of a code come together. `cursor` is (first row, next bucket, first slot of the
     code under way or NONE, its next row, next slot); the pairs are complete when the bucket is
-    the region's last but one. Returns how many were written.
+    behind the region's last. Returns how many were written.
     """
     written = 0
     start, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
@@ -243,7 +246,7 @@ def probe_region(
                         cursor[1], cursor[2], cursor[3], cursor[4] = bucket, first, row, slot
                         return written
                     if mark:
-                        chains.nodes[slot].entered |= MATCHED
+                        chains.nodes[slot].stamp |= MATCHED
                     slots[written] = slot
                     rows[written] = row
                     written += 1
@@ -281,7 +284,7 @@ def gather_codes(nodes: Any, slots: NDArray[np.int32], out: NDArray[np.int64]) -
 def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
     """These tuples have found a master row."""
     for i in range(len(slots)):
-        nodes[slots[i]].entered |= MATCHED
+        nodes[slots[i]].stamp |= MATCHED
 
 
 @kernel
@@ -323,7 +326,7 @@ def remove_ranges(
 ) -> int:
     """Unlink every tuple whose code lies in its region's range; call again while `out` fills.
 
-    `cursor` holds the next region; its tuples are unlinked from the beginning.
+    `cursor` holds the region to go on with.
     """
     written = 0
     while cursor[0] < len(regions):

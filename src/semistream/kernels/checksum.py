@@ -1,8 +1,8 @@
 """XXH3 of long messages, so that pages are checked where they are read.
 
-The checksum of a page is the 64-bit XXH3 of its bytes, which any XXH3 library computes. Here it
-is for compiled code, which cannot call one. Only the way for more than 240 bytes is needed:
-that of eight sums over stripes of 64 bytes, mixed after every 16 stripes.
+The checksum of a page is the 64-bit XXH3 of its bytes, which any XXH3 library computes. This one
+is for compiled code, which cannot call a library. Only messages of more than 240 bytes are needed:
+for them XXH3 keeps eight sums over stripes of 64 bytes, mixed after every 16 stripes.
 """
 
 from __future__ import annotations

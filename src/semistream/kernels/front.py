@@ -1,4 +1,4 @@
-"""The front stage's loops: hits among arriving tuples, and who is frequent enough to be one."""
+"""The front stage's loops: hits among arriving tuples, and which codes are frequent."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import NONE, Chains, bucket_of
+from semistream.kernels.chains import BLOCK, GOLDEN, NONE, WORD_BITS, Chains, bucket_of
 from semistream.kernels.compiling import kernel
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FULL = np.uint64(64)
-_BLOCK = 64
 
 CANDIDATE: Final = np.dtype(
     [("frequency", np.float64), ("first", np.int32), ("last", np.int32), ("number", np.int32)],
     align=True,
 )
-"""A code that waiting tuples asked for: how often, and its rows in the partition.
+"""A code that waiting tuples asked for: how often, and its rows first..last where it was found.
 
-Where codes were looked up one by one, `number` says which of them it is; else it is 0.
+Of a look-up set, `number` is the code's place in it; else it is 0.
 """
 
 
@@ -36,14 +32,14 @@ def probe_front(
 ) -> int:
     """Pair arriving tuples, from cursor[0] on, with the master rows kept for their code.
 
-    A hit adds one to its code's count, which is what `entered` of the first row is used for.
+    A hit adds one to its code's count, which is the `stamp` of its first row.
     Returns how many pairs were written. A code has at most `len(slots)` rows here.
     """
     written = 0
     at = cursor[0]
-    firsts = np.empty(_BLOCK, np.int32)
+    firsts = np.empty(BLOCK, np.int32)
     while at < len(codes):
-        block = min(_BLOCK, len(codes) - at)
+        block = min(BLOCK, len(codes) - at)
         for i in range(block):
             firsts[i] = chains.heads[bucket_of(0, bits, codes[at + i])]
         for i in range(block):
@@ -63,7 +59,7 @@ def probe_front(
                 written += 1
                 slot = chains.nodes[slot].next_same
             if first != NONE:
-                chains.nodes[first].entered += np.uint32(1)
+                chains.nodes[first].stamp += np.uint32(1)
         at += block
     cursor[0] = at
     return written
@@ -113,8 +109,8 @@ def count_codes(sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]) 
     for i in range(len(codes)):
         mixed = np.uint64(codes[i])
         for depth in range(4):
-            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
-            place = mixed >> (_FULL - np.uint64(bits))
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * GOLDEN
+            place = mixed >> (WORD_BITS - np.uint64(bits))
             if sketch[depth, place] < 255:
                 sketch[depth, place] += np.uint8(1)
 
@@ -131,7 +127,7 @@ def estimate_codes(
         mixed = np.uint64(codes[i])
         least = 255
         for depth in range(4):
-            mixed = (mixed ^ (mixed >> np.uint64(29))) * _GOLDEN
-            place = mixed >> (_FULL - np.uint64(bits))
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * GOLDEN
+            place = mixed >> (WORD_BITS - np.uint64(bits))
             least = min(least, int(sketch[depth, place]))
         out[i] = least

@@ -1,9 +1,12 @@
 """Looking rows up in pages that lie in memory, without copying or decoding them.
 
-The codes come in ascending order, so each page is opened once and equal codes are looked up
-once. A page's rows are ascending too: a guess by the code's place between the page's first and
-last code is nearly right for most keys, and a search from there on settles the rest. Only the
-cache lines of the rows asked for are touched.
+The codes come in ascending order, so equal codes are looked up once and a page is gone through
+once. A page's rows are ascending too: a guess by the code's place between the page's first and last
+code is nearly right for most keys, and a search from there on settles the rest. Only the cache
+lines of the rows asked for are touched.
+
+All pages of a master table are written alike: the list of their buffers begins at the same place
+in each. A page where it does not is left to whoever decodes pages.
 """
 
 from __future__ import annotations
@@ -24,15 +27,19 @@ from semistream.kernels.copying import (
     copy_16,
     fill_1,
     load_1,
+    load_4,
+    load_8,
 )
-from semistream.kernels.page_check import sound_page
-from semistream.kernels.pages import code_of, open_page
-from semistream.kernels.rows import copy_bytes, value_offset
+from semistream.kernels.page_check import PAIR, sound_page
+from semistream.kernels.rows import copy_bytes
 
 RESIDENT: Final = 1
 """The operating system holds the page."""
 CHECKED: Final = 2
 """Its checksum and its shape were right."""
+UNLIKE: Final = 4
+"""It was, but the page is not laid out as the others are."""
+READY: Final = RESIDENT | CHECKED
 ELSEWHERE: Final = -1
 """Instead of a count of rows: some page of the code is not in memory."""
 
@@ -41,7 +48,7 @@ Codes = NDArray[np.int64]
 
 
 class MappedIndex(NamedTuple):
-    """Of each page: its first and last code, address, bytes, rows and checksum, and its state."""
+    """Of each page: first and last code, file, offset, bytes, rows, checksum and state."""
 
     first: Codes
     last: Codes
@@ -52,7 +59,16 @@ class MappedIndex(NamedTuple):
     checksum: NDArray[np.uint64]
     state: NDArray[np.uint8]
     base: Codes
-    """Of each file, the address at which it is mapped; 0 if it is not."""
+    """Of each file, the address at which it is mapped."""
+    places: Codes
+    """Where a page's nodes, list of buffers and body begin; 0 until the first is checked."""
+
+
+class PageColumns(NamedTuple):
+    """The columns of a page: their widths (see `rows.FIELD`), and the one that has the codes."""
+
+    widths: Codes
+    code: int
 
 
 class Whereabouts(NamedTuple):
@@ -64,23 +80,43 @@ class Whereabouts(NamedTuple):
 
 
 @kernel
-def _is_sound(
-    at: int,
-    length: int,
-    checksum: np.uint64,
-    rows: int,
-    first: int,
-    last: int,
-    widths: Codes,
-    code_column: int,
-    fields: Any,
-) -> bool:
-    """Whether a page is as it was written, and what the index says of it."""
-    if length <= LONG or xxh3(at, length) != checksum or not sound_page(at, length, rows, widths):
+def _code(values: int, wide: bool, row: int) -> int:
+    return load_8(values + 8 * row) if wide else int(load_4(values + 4 * row))
+
+
+@kernel
+def _values_buffer(widths: Codes, column: int) -> int:
+    """Which of a page's buffers has the values of a column; its validity is the first it has."""
+    number = 0
+    for j in range(column):
+        number += 3 if widths[j] < 0 else 2
+    return number + (2 if widths[column] < 0 else 1)
+
+
+@kernel
+def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
+    """Check a page that is used for the first time; False if it is broken."""
+    at, length = index.base[index.file[page]] + index.offset[page], index.length[page]
+    if length <= LONG or xxh3(at, length) != index.checksum[page]:
         return False
-    open_page(at, widths, fields)
-    field = fields[code_column]
-    return code_of(field, 0) == first and code_of(field, rows - 1) == last
+    rows, widths, found = int(index.rows[page]), columns.widths, np.zeros(3, np.int64)
+    if not sound_page(at, length, rows, widths, found):
+        return False
+    buffer = at + found[1] + PAIR * _values_buffer(widths, columns.code)
+    values, wide = at + found[2] + load_8(buffer), widths[columns.code] == 8
+    before = _code(values, wide, 0)
+    if before != index.first[page] or _code(values, wide, rows - 1) != index.last[page]:
+        return False
+    for row in range(1, rows):
+        code = _code(values, wide, row)
+        if code < before:
+            return False
+        before = code
+    if index.places[2] == 0:
+        index.places[:] = found
+    alike = (index.places == found).all()
+    index.state[page] |= CHECKED if alike else CHECKED | UNLIKE
+    return True
 
 
 @kernel
@@ -103,18 +139,18 @@ def _page_of(last: Codes, page: int, code: int) -> int:
 
 
 @kernel
-def _row_of(field: Any, rows: int, code: int, first: int, last: int) -> int:
+def _row_of(values: int, wide: bool, rows: int, code: int, first: int, last: int) -> int:
     """The first of a page's ascending rows whose code is not below `code`, which it may have."""
     guess = 0
     if code > first:
         share = (np.float64(code) - np.float64(first)) / (np.float64(last) - np.float64(first))
         guess = min(rows - 1, max(0, int(share * (rows - 1))))
     low, high, step = 0, rows, 1
-    if code_of(field, guess) < code:
+    if _code(values, wide, guess) < code:
         low = guess + 1
         while low < rows:
             probe = min(low + step - 1, rows - 1)
-            if code_of(field, probe) >= code:
+            if _code(values, wide, probe) >= code:
                 high = probe
                 break
             low = probe + 1
@@ -123,14 +159,14 @@ def _row_of(field: Any, rows: int, code: int, first: int, last: int) -> int:
         high = guess
         while high > 0:
             probe = max(high - step, 0)
-            if code_of(field, probe) < code:
+            if _code(values, wide, probe) < code:
                 low = probe + 1
                 break
             high = probe
             step <<= 1
     while low < high:
         middle = (low + high) >> 1
-        if code_of(field, middle) < code:
+        if _code(values, wide, middle) < code:
             low = middle + 1
         else:
             high = middle
@@ -139,25 +175,20 @@ def _row_of(field: Any, rows: int, code: int, first: int, last: int) -> int:
 
 @kernel
 def locate(
-    codes: Codes,
-    order: Codes,
-    index: MappedIndex,
-    widths: Codes,
-    code_column: int,
-    fields: Any,
-    found: Whereabouts,
+    codes: Codes, order: Codes, index: MappedIndex, columns: PageColumns, found: Whereabouts
 ) -> int:
     """Find the rows of all codes; `order` sorts them. Returns a broken page, or -1.
 
     A code with rows on several pages is found if all of them are in memory. A page is checked
     when it is used first.
     """
-    # Parts of a tuple that are used in a loop are named first: each use would count references.
-    firsts, lasts, file, offset, base = index.first, index.last, index.file, index.offset, index.base
-    state, page_rows = index.state, index.rows
+    # What a tuple holds is named before the loop: each use in it would count references.
+    firsts, lasts, file, offset = index.first, index.last, index.file, index.offset
+    state, page_rows, base, places = index.state, index.rows, index.base, index.places
     counts, pages, rows_of = found.counts, found.pages, found.rows
-    field = fields[code_column]
-    page, opened, rows, before = 0, -1, 0, -1
+    wide = columns.widths[columns.code] == 8
+    buffer = PAIR * _values_buffer(columns.widths, columns.code)
+    page, before = 0, -1
     for at in range(len(order)):
         i = order[at]
         code = codes[i]
@@ -171,26 +202,22 @@ def locate(
             continue
         there, row, count = page, -1, 0
         while True:
-            if state[there] != RESIDENT | CHECKED:
+            if state[there] != READY:
                 if not state[there] & RESIDENT:
                     count = ELSEWHERE
                     break
-                address = base[file[there]] + offset[there]
-                length, checksum = index.length[there], index.checksum[there]
-                first, last = firsts[there], lasts[there]
-                if not _is_sound(
-                    address, length, checksum, page_rows[there], first, last, widths, code_column, fields
-                ):
+                if not state[there] & CHECKED and not _check(index, there, columns):
                     return there
-                state[there] |= CHECKED
-            if opened != there:
-                rows = page_rows[there]
-                open_page(base[file[there]] + offset[there], widths, fields)
-                opened = there
+                if state[there] & UNLIKE:
+                    count = ELSEWHERE
+                    break
+            message = base[file[there]] + offset[there]
+            values = message + places[2] + load_8(message + places[1] + buffer)
+            rows = int(page_rows[there])
             if row < 0:
-                row = _row_of(field, rows, code, firsts[there], lasts[there])
+                row = _row_of(values, wide, rows, code, firsts[there], lasts[there])
                 pages[i], rows_of[i] = there, row
-            while row < rows and code_of(field, row) == code:
+            while row < rows and _code(values, wide, row) == code:
                 row, count = row + 1, count + 1
             if row < rows or there + 1 == len(lasts) or firsts[there + 1] != code:
                 break
@@ -214,19 +241,18 @@ class Target(NamedTuple):
 
 
 @kernel
-def _put_value(field: Any, row: int, to: int, position: int) -> None:
+def _put_value(values: int, width: int, row: int, to: int, position: int) -> None:
     """Copy a value of fixed width to its position in a column."""
-    width = field.width
     if width == 8:
-        copy_8(to + 8 * position, field.values + 8 * row)
+        copy_8(to + 8 * position, values + 8 * row)
     elif width == 4:
-        copy_4(to + 4 * position, field.values + 4 * row)
+        copy_4(to + 4 * position, values + 4 * row)
     elif width == 2:
-        copy_2(to + 2 * position, field.values + 2 * row)
+        copy_2(to + 2 * position, values + 2 * row)
     elif width == 0:
-        fill_1(to + position, (load_1(field.values + (row >> 3)) >> (row & 7)) & 1)
+        fill_1(to + position, (load_1(values + (row >> 3)) >> (row & 7)) & 1)
     else:
-        copy_bytes(to + width * position, field.values + width * row, width)
+        copy_bytes(to + width * position, values + width * row, width)
 
 
 @kernel
@@ -237,7 +263,6 @@ def gather(
     stop: int,
     index: MappedIndex,
     widths: Codes,
-    fields: Any,
     found: Whereabouts,
     target: Target,
 ) -> None:
@@ -247,43 +272,67 @@ def gather(
     lie and how long they are is noted.
     """
     file, offset, base, page_rows = index.file, index.offset, index.base, index.rows
+    nodes_at, buffers_at, body_at = index.places[0], index.places[1], index.places[2]
     counts, pages, rows_of = found.counts, found.pages, found.rows
     columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
     valid, has_nulls = target.valid, target.has_nulls
+    buffer_of = np.zeros(len(columns), np.int64)
+    for j in range(len(columns)):
+        buffer_of[j] = PAIR * _values_buffer(widths, columns[j])
     opened = -1
+    nulls = np.zeros(len(columns), np.int64)
+    values = np.zeros(len(columns), np.int64)
+    offsets = np.zeros(len(columns), np.int64)
     for at in range(len(order)):
         i = order[at]
         count = counts[i]
         if count <= 0 or begins[i] >= stop or begins[i] + count <= start:
             continue
-        page, row = pages[i], rows_of[i]
+        page, row = pages[i], int(rows_of[i])
         for position in range(begins[i] - start, begins[i] - start + count):
             if row == page_rows[page]:
                 page, row = page + 1, 0
             if opened != page:
-                open_page(base[file[page]] + offset[page], widths, fields)
                 opened = page
-            if 0 <= position < stop - start:
-                varying = 0
+                message = base[file[page]] + offset[page]
+                list_at, body = message + buffers_at, message + body_at
                 for j in range(len(columns)):
-                    field = fields[columns[j]]
-                    if field.width < 0:
-                        begin = value_offset(field, row)
-                        sources[varying, position] = field.values + begin
-                        ends[varying, position + 1] = value_offset(field, row + 1) - begin
-                        varying += 1
-                    else:
-                        _put_value(field, row, address[j], position)
-                    if field.valid and not (load_1(field.valid + (row >> 3)) >> (row & 7)) & 1:
-                        valid[j, position] = False
-                        has_nulls[j] = True
+                    buffer = list_at + buffer_of[j]
+                    values[j] = body + load_8(buffer)
+                    first = buffer - PAIR
+                    if widths[columns[j]] < 0:
+                        offsets[j] = body + load_8(first)
+                        first -= PAIR
+                    has = load_8(message + nodes_at + PAIR * columns[j] + 8)
+                    nulls[j] = body + load_8(first) if has else 0
+            if position < 0 or position >= stop - start:
+                row += 1
+                continue
+            varying = 0
+            for j in range(len(columns)):
+                width = widths[columns[j]]
+                if width == -4:
+                    begin = int(load_4(offsets[j] + 4 * row))
+                    sources[varying, position] = values[j] + begin
+                    ends[varying, position + 1] = load_4(offsets[j] + 4 * row + 4) - begin
+                    varying += 1
+                elif width == -8:
+                    begin = load_8(offsets[j] + 8 * row)
+                    sources[varying, position] = values[j] + begin
+                    ends[varying, position + 1] = load_8(offsets[j] + 8 * row + 8) - begin
+                    varying += 1
+                else:
+                    _put_value(values[j], width, row, address[j], position)
+                if nulls[j] and not (load_1(nulls[j] + (row >> 3)) >> (row & 7)) & 1:
+                    valid[j, position] = False
+                    has_nulls[j] = True
             row += 1
 
 
 @kernel
 def add_up(ends: Numbers, count: int) -> int:
     """From lengths to ends, in place; returns the last one, or -1 if it is too large."""
-    total = np.int64(0)
+    total = 0
     ends[0] = 0
     for i in range(count):
         total += ends[i + 1]
@@ -305,9 +354,7 @@ def copy_varying(sources: Codes, ends: Numbers, count: int, to: int) -> None:
             copy_16(here + k, at + k)
 
 
-_mincore: Any = types.ExternalFunction(
-    "mincore", types.intc(types.uintp, types.uintp, types.uintp)
-)
+_mincore: Any = types.ExternalFunction("mincore", types.intc(types.uintp, types.uintp, types.uintp))
 
 
 @kernel

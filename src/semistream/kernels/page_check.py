@@ -51,7 +51,7 @@ def _sound_vector(batch: int, number: int, count: int, begin: int, end: int) -> 
     at = _sound_field(batch, number, 4, begin, end)
     if at <= 0:
         return -1
-    vector = at + np.int64(load_4(at))
+    vector = at + int(load_4(at))
     if vector < begin or vector + 4 > end or load_4(vector) != count:
         return -1
     return vector + 4 if vector + 4 + count * PAIR <= end else -1
@@ -87,7 +87,7 @@ def _sound_offsets(width: int, rows: int, buffers: int, body: int) -> bool:
     at, most = body + load_8(buffers + PAIR), load_8(buffers + 2 * PAIR + 8)
     before = 0
     for i in range(rows + 1):
-        now = np.int64(load_4(at + 4 * i)) if width == -4 else load_8(at + 8 * i)
+        now = int(load_4(at + 4 * i)) if width == -4 else load_8(at + 8 * i)
         if now < before:
             return False
         before = now
@@ -95,22 +95,25 @@ def _sound_offsets(width: int, rows: int, buffers: int, body: int) -> bool:
 
 
 @kernel
-def sound_page(message: int, length: int, rows: int, widths: NDArray[np.int64]) -> bool:
+def sound_page(
+    message: int, length: int, rows: int, widths: NDArray[np.int64], places: NDArray[np.int64]
+) -> bool:
     """Whether the page at address `message` has these rows and columns, all inside `length` bytes.
 
-    `widths` are those of `rows.FIELD`.
+    `widths` are those of `rows.FIELD`. Writes to `places` how far behind `message` its nodes, its
+    list of buffers and its body begin.
     """
     if length < PREFIX + 8 or load_4(message) != -1:
         return False
     begin = message + PREFIX
-    metadata = np.int64(load_4(message + 4))
+    metadata = int(load_4(message + 4))
     if metadata < 8 or metadata > length - PREFIX:
         return False
     end = begin + metadata
-    header = _sound_field(begin + np.int64(load_4(begin)), MESSAGE_HEADER, 4, begin, end)
+    header = _sound_field(begin + int(load_4(begin)), MESSAGE_HEADER, 4, begin, end)
     if header <= 0:
         return False
-    batch = header + np.int64(load_4(header))
+    batch = header + int(load_4(header))
     counted = _sound_field(batch, BATCH_ROWS, 8, begin, end)
     if counted <= 0 or load_8(counted) != rows or rows <= 0:
         return False
@@ -123,6 +126,7 @@ def sound_page(message: int, length: int, rows: int, widths: NDArray[np.int64]) 
     buffer = _sound_vector(batch, BATCH_BUFFERS, parts, begin, end)
     if node < 0 or buffer < 0:
         return False
+    places[0], places[1], places[2] = node - message, buffer - message, end - message
     for j in range(len(widths)):
         if not _sound_column(widths[j], rows, node, buffer, end, length - PREFIX - metadata):
             return False

@@ -10,22 +10,20 @@ Only pages whose checksum is right come here, so what is read is what the writer
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import MATCHED, NONE, Chains, bucket_of, region_of
 from semistream.kernels.compiling import kernel
 from semistream.kernels.copying import load_2, load_4, load_8
-from semistream.kernels.queue import Links
 from semistream.kernels.reading import PageList, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
-GRANULES, ROWS, DONE, PAGES, STRETCHES, BYTES = range(6)
-"""What `Found.used` counts: granules and rows of memory, codes that are done; pages of the run
-under way; stretches and bytes that were read."""
-USED: Final = 6
+GRANULES, ROWS, DONE = range(3)
+"""What `FoundRows.used` counts: granules and rows of memory, and codes that are done."""
+PAGES, STRETCHES, BYTES = range(3)
+"""What `Desk.progress` counts: pages opened of the run under way, stretches and bytes read."""
 
 _PREFIX = 8
 _MESSAGE_HEADER, _BATCH_ROWS, _BATCH_NODES, _BATCH_BUFFERS = 2, 0, 1, 2
@@ -53,29 +51,36 @@ class Layout(NamedTuple):
     flags: int
 
 
-class Ranges(NamedTuple):
-    """Of some regions, the codes low..high that each settles, first..last being on its pages."""
-
-    low: Codes
-    high: Codes
-    first: Codes
-    last: Codes
-
-
-class Found(NamedTuple):
-    """The rows of some codes, laid out one after the other in `memory`, from `starts` on.
-
-    `counts` says how many rows each code has; `ends` where the codes of each region end.
-    """
+class Wanted(NamedTuple):
+    """Codes to look up: those that belong to the i-th run of pages end before `ends[i]`."""
 
     codes: Codes
     ends: Codes
+
+
+class FoundRows(NamedTuple):
+    """Rows laid out one after the other in `memory`, from `starts` on, code by code.
+
+    `counts` says how many rows each code has. Codes from `used[DONE]` on had no room.
+    """
+
     counts: Numbers
-    waits: Numbers
     starts: Codes
     memory: Codes
     nulls: NDArray[np.bool_]
     used: Codes
+
+
+class Desk(NamedTuple):
+    """Where a run of pages is read to, and what is known of its pages.
+
+    `frame` is an address; `fields` and `page_rows` hold the columns and the row count of each page.
+    """
+
+    frame: int
+    fields: Any
+    page_rows: Codes
+    progress: Codes
 
 
 @kernel
@@ -148,74 +153,9 @@ def _first_row(field: Any, start: int, stop: int, code: int) -> int:
 
 
 @kernel
-def regions_from(
-    links: Links,
-    slot: int,
-    nodes: Any,
-    fences: Codes,
-    marks: NDArray[np.uint8],
-    out: Codes,
-    most_steps: int,
-) -> int:
-    """The regions of the tuple in `slot` and of newer ones, each once; marks them.
-
-    Regions that are marked already are passed over. Looks at `most_steps` tuples at most.
-    """
-    found = 0
-    for _ in range(most_steps):
-        if slot == NONE or found == len(out):
-            break
-        region = region_of(fences, nodes[slot].code)
-        if not marks[region]:
-            marks[region] = 1
-            out[found] = region
-            found += 1
-        slot = links.links[slot].newer
-    return found
-
-
-@kernel
-def wanted_codes(
-    chains: Chains,
-    bits: int,
-    regions: Codes,
-    ranges: Ranges,
-    codes: Codes,
-    ends: Codes,
-    on_pages: NDArray[np.bool_],
-) -> int:
-    """The codes that wait in some regions; returns of how many regions, for want of room.
-
-    Those of region i end before `ends[i]`, and `on_pages[i]` says whether its pages can have
-    one of them. A code that its partition does not settle is left out. Of the first region, as
-    many codes are taken as there is room for.
-    """
-    written = 0
-    for i in range(len(regions)):
-        begun = written
-        on_pages[i] = False
-        for bucket in range(regions[i] << bits, (regions[i] + 1) << bits):
-            slot = chains.heads[bucket]
-            while slot != NONE:
-                code = chains.nodes[slot].code
-                if ranges.low[i] <= code <= ranges.high[i]:
-                    if written == len(codes):
-                        ends[i] = written
-                        return i if begun else 1
-                    codes[written] = code
-                    written += 1
-                    on_pages[i] |= ranges.first[i] <= code <= ranges.last[i]
-                slot = chains.nodes[slot].next_key
-        ends[i] = written
-    return len(regions)
-
-
-@kernel
-def _find_code(
-    layout: Layout, fields: Any, page_rows: Codes, pages: int, found: Found, i: int
-) -> bool:
-    """Lay out all rows of the i-th code that are on the first `pages` pages; False: no room."""
-    code, page = found.codes[i], 0
+def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundRows) -> bool:
+    """Lay out all rows that a code has on the pages of the run; False when there is no room."""
+    fields, page_rows, pages, page = desk.fields, desk.page_rows, desk.progress[PAGES], 0
     while page + 1 < pages and code_of(fields[page, layout.code], page_rows[page] - 1) < code:
         page += 1
     row = _first_row(fields[page, layout.code], 0, page_rows[page], code)
@@ -242,8 +182,33 @@ def _find_code(
         )
         found.starts[count] = used
         used, count, row = used + length, count + 1, row + 1
-    found.counts[i] = count - found.used[ROWS]
+    found.counts[number] = count - found.used[ROWS]
     found.used[GRANULES], found.used[ROWS] = used, count
+    return True
+
+
+@kernel
+def _find_codes(layout: Layout, desk: Desk, run: int, wanted: Wanted, found: FoundRows) -> bool:
+    """Lay out the rows of all codes of a run of pages; False when there is no room."""
+    first = wanted.ends[run - 1] if run else 0
+    for i in range(first, wanted.ends[run]):
+        if not _find_code(layout, desk, wanted.codes[i], i, found):
+            found.used[DONE] = i
+            return False
+    return True
+
+
+@kernel
+def _open_stretch(stretch: Any, pages: PageList, layout: Layout, desk: Desk) -> bool:
+    """Find the columns of the pages of a stretch that is in the frame; False: not understood."""
+    for page in range(stretch.first, stretch.stop):
+        at = desk.frame + stretch.place + pages.offset[page] - stretch.position
+        opened = desk.progress[PAGES]
+        rows = open_page(at, layout.widths, desk.fields[opened])
+        if rows < 0:
+            return False
+        desk.page_rows[opened] = rows
+        desk.progress[PAGES] = opened + 1
     return True
 
 
@@ -252,91 +217,32 @@ def find_rows(
     stretches: Any,
     begin: int,
     is_read: bool,
-    frame: int,
     grain: int,
     pages: PageList,
     layout: Layout,
-    fields: Any,
-    page_rows: Codes,
-    found: Found,
+    desk: Desk,
+    wanted: Wanted,
+    found: FoundRows,
 ) -> int:
     """Read stretches, from `begin` on, and lay out the rows of the wanted codes.
 
-    `is_read`: the first is in the frame, which is at address `frame`. Returns the stretch that
-    could not be read, or how many there are. What was done is in `found.used`; when not all
-    rows have room, the codes from `found.used[DONE]` on are not done.
+    `is_read`: the first is in the frame already. Returns the number of the stretch that could
+    not be read, or how many stretches there are.
     """
-    used = found.used
+    progress = desk.progress
     for i in range(begin, len(stretches)):
         stretch = stretches[i]
         if i > begin or not is_read:
-            read = read_stretch(stretch, frame, grain, pages)
+            read = read_stretch(stretch, desk.frame, grain, pages)
             if read < 0:
                 return i
-            used[BYTES] += read
+            progress[BYTES] += read
         if i == 0 or stretches[i - 1].run != stretch.run:
-            used[PAGES] = 0
-        for page in range(stretch.first, stretch.stop):
-            at = frame + stretch.place + pages.offset[page] - stretch.position
-            rows = open_page(at, layout.widths, fields[used[PAGES]])
-            if rows < 0:
-                return i
-            page_rows[used[PAGES]] = rows
-            used[PAGES] += 1
-        used[STRETCHES] = i + 1
-        if i + 1 == len(stretches) or stretches[i + 1].run != stretch.run:
-            first = found.ends[stretch.run - 1] if stretch.run else 0
-            for code in range(first, found.ends[stretch.run]):
-                if not _find_code(layout, fields, page_rows, used[PAGES], found, code):
-                    used[DONE] = code
-                    return len(stretches)
+            progress[PAGES] = 0
+        if not _open_stretch(stretch, pages, layout, desk):
+            return i
+        progress[STRETCHES] = i + 1
+        is_last = i + 1 == len(stretches) or stretches[i + 1].run != stretch.run
+        if is_last and not _find_codes(layout, desk, stretch.run, wanted, found):
+            break
     return len(stretches)
-
-
-@kernel
-def pair_found(
-    chains: Chains,
-    fences: Codes,
-    bits: int,
-    found: Found,
-    cursor: Codes,
-    slots: Numbers,
-    rows: Numbers,
-    mark: bool,
-) -> int:
-    """Pair the tuples that wait for codes, before the one that is not done, with their rows.
-
-    Notes in `found.waits` how many tuples wait for each code. `cursor` is (next code, its first
-    row, its next row, next slot or NONE). Returns how many pairs were written; all are when
-    cursor[0] is behind the last code.
-    """
-    written = 0
-    at, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3]
-    while at < found.used[DONE]:
-        code = found.codes[at]
-        head = chains.heads[bucket_of(region_of(fences, code), bits, code)]
-        while head != NONE and chains.nodes[head].code != code:
-            head = chains.nodes[head].next_key
-        if slot == NONE:
-            slot = head
-            found.waits[at] = 0
-        while row < first + found.counts[at] and slot != NONE:
-            if written == len(slots):
-                cursor[0], cursor[1], cursor[2], cursor[3] = at, first, row, slot
-                return written
-            if mark:
-                chains.nodes[slot].entered |= MATCHED
-            slots[written], rows[written] = slot, row
-            written += 1
-            if row == first:
-                found.waits[at] += 1
-            slot = chains.nodes[slot].next_same
-            if slot == NONE:
-                row += 1
-                slot = head if row < first + found.counts[at] else NONE
-        first += found.counts[at]
-        row = first
-        slot = NONE
-        at += 1
-    cursor[0] = at
-    return written

@@ -208,7 +208,7 @@ def take_values(view: Any, starts: Starts, places: NDArray[np.int64], out: Any) 
 
 @kernel
 def take_blobs(data: Bytes, starts: Starts, place: int, out: Bytes) -> None:
-    """Read such a column."""
+    """Read a column of fixed size that is no integer word, such as a decimal."""
     for i in range(len(starts)):
         base = starts[i] * GRANULE + place
         for j in range(out.shape[1]):
@@ -264,7 +264,7 @@ def take_flags(data: Bytes, starts: Starts, place: int, bit: int, out: NDArray[n
 
 @kernel
 def drop_rows(words: Words, starts: Starts) -> int:
-    """The rows belong to nobody any more; returns their granules."""
+    """The rows have no slot any more; returns their granules."""
     granules = 0
     for i in range(len(starts)):
         words[2 * starts[i]] = -1
@@ -274,7 +274,7 @@ def drop_rows(words: Words, starts: Starts) -> int:
 
 @kernel
 def slide_rows(granules: NDArray[np.int64], words: Words, at: Starts, end: int) -> int:
-    """Move the rows that belong to somebody together, in place; returns the new end."""
+    """Close the gaps between the rows that have a slot, in place; returns the new end."""
     here, to = 0, 0
     while here < end:
         slot, length = words[2 * here], words[2 * here + 1]

@@ -40,11 +40,11 @@ def finish(
     unmatched = 0
     total = 0
     for i in range(len(slots)):
-        entered = nodes[slots[i]].entered
-        micros = (now - (int(entered) & EVEN)) & 0xFFFFFFFF
+        stamp = nodes[slots[i]].stamp
+        micros = (now - (int(stamp) & EVEN)) & 0xFFFFFFFF
         histogram[bin_of(micros)] += 1
         total += micros
-        if not entered & MATCHED:
+        if not stamp & MATCHED:
             lonely[unmatched] = slots[i]
             unmatched += 1
     return unmatched, total

@@ -25,6 +25,9 @@ from semistream.budget import Grant
 ADMISSIONS = ("paper", "balance", "tinylfu")
 """The rules by name."""
 
+TICKS_PER_TURN = 8
+"""How often in a turn a rule adapts."""
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
@@ -42,7 +45,7 @@ class AdmissionRule(Protocol):
         """How much the keys deserve a place; those at 0 or below do not enter."""
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
-        """Whether a key of this worth may push out one of that frequency."""
+        """Whether keys of this worth may push out keys of that worth, one by one."""
 
     def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
         """At the end of a turn: which of the kept keys go."""
@@ -58,7 +61,6 @@ class PaperRule:
     within a turn.
     """
 
-    _TICKS_PER_TURN = 8
     _CHURN = 0.10
 
     def __init__(self, threshold: float = 2.0, moves: bool = True) -> None:
@@ -74,7 +76,7 @@ class PaperRule:
         return frequency
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
-        """Always: whoever reaches the threshold replaces the least frequent."""
+        """Always: a key that reaches the threshold replaces the least frequent one."""
         return np.ones(len(worth), np.bool_)
 
     def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
@@ -85,7 +87,7 @@ class PaperRule:
         """Move the threshold, unless it is held."""
         if not self._moves:
             return
-        if evicted > kept * self._CHURN / self._TICKS_PER_TURN:
+        if evicted > kept * self._CHURN / TICKS_PER_TURN:
             self.threshold *= 1.25
         elif not full:
             self.threshold = max(1.0, self.threshold * 0.8)
@@ -100,7 +102,7 @@ class PinnedRule:
         """Nothing is counted."""
 
     def worth(self, codes: Codes, frequency: Floats, row_bytes: Floats) -> Floats:
-        """Nobody deserves a place."""
+        """No key deserves a place."""
         return np.zeros(len(codes))
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
@@ -137,7 +139,7 @@ class BalanceRule:
         return frequency * self._tuple_bytes - row_bytes
 
     def prefers(self, worth: Floats, least: Floats) -> NDArray[np.bool_]:
-        """Only where it saves more than the one it replaces would cost."""
+        """Only where a key saves more than the one it pushes out."""
         return worth > least
 
     def leaving(self, frequency: Floats, row_bytes: Floats) -> NDArray[np.bool_]:
@@ -163,7 +165,7 @@ class TinyLfuRule:
         self._sketch = np.zeros((4, 1 << self._bits), np.uint8)
         self._counted = 0
         self._halve_at = 16 << self._bits
-        # The sketch knows how frequent a key is; that it is asked for at all is enough.
+        # Every key that is asked for is looked at: the sketch knows how frequent it is.
         self.threshold = 1.0
 
     @staticmethod

@@ -35,7 +35,7 @@ from semistream.kernels import (
 BYTES_PER_SLOT = LINK.itemsize
 """Two int32 links."""
 _CHANGES_PER_WALK = 1 / 32
-"""The finger is placed anew when this share of the queue has changed: so far off it may be."""
+"""The finger is placed anew once this share of the queue has changed; it is off by no more."""
 
 
 class ArrivalQueue:
@@ -96,8 +96,8 @@ class ArrivalQueue:
     def near(self, position: float) -> int:
         """The slot at a share of the queue from its newest side, or NONE.
 
-        Right to about 3 % of the queue. A walk of that share is paid for by the appends and
-        removals since the last one: O(1) amortised, about 5 links each for a share of 0.15.
+        Off by at most about 3 % of the queue. Walking there is paid for by the appends and
+        removals since the last walk: O(1) amortised, about 5 links each for a share of 0.15.
         """
         if position >= 1.0:
             return self.oldest()

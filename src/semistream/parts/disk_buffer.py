@@ -21,11 +21,8 @@ from numpy.typing import NDArray
 from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
-from semistream.relation import Frame, Locator, MasterTable, PageIndex
+from semistream.relation import Frame, Locator, MasterTable
 from semistream.row_bytes import Sizes, row_bytes
-
-_BLOCK = 4096
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 class Partition:
@@ -37,7 +34,8 @@ class Partition:
         self.batch = batch
         self.codes = codes
         self.start, self.stop = 0, len(codes)
-        self.low, self.high = _LOWEST, _HIGHEST
+        self.low, self.high = 1, 0
+        """The codes that it settles, whether it has them or not; none without key order."""
 
     @cached_property
     def row_bytes(self) -> Sizes:
@@ -49,7 +47,7 @@ class Partition:
         return self.row_bytes[rows]
 
     def codes_of(self, candidates: NDArray[np.void]) -> NDArray[np.int64]:
-        """The codes of keys whose rows begin at `first`."""
+        """The codes of candidates, whose rows begin at `first`."""
         codes: NDArray[np.int64] = self.codes[candidates["first"]]
         return codes
 
@@ -85,13 +83,13 @@ class DiskBuffer:
         self._pages = master.pages
         self._per_partition = partition_pages
         self._recorder = recorder
-        self._reader = master.reader(io)
+        self.reader = master.reader(io)
         self._locator = master.locator(io)
         self._bytes_counted = self._index_pages_counted = 0
         self._read_until = -1
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
-        size = _frame_bytes(master.pages, partition_pages)
-        # Several pages are copied together when decoded: the copy stands for a frame.
+        size = master.pages.frame_bytes(partition_pages)
+        # Several pages are copied together when decoded: the copy takes a frame's place.
         self._frames = cycle([Frame(size) for _ in range(frames if partition_pages == 1 else 1)])
         self._thread = ThreadPoolExecutor(1, "semistream-read-ahead")
         self._ahead: tuple[int, Frame, Future[None]] | None = None
@@ -103,7 +101,7 @@ class DiskBuffer:
     def close(self) -> None:
         """Close the files, after the read that may be under way."""
         self._thread.shutdown()
-        self._reader.close()
+        self.reader.close()
         if self._locator is not None:
             self._locator.close()
 
@@ -147,21 +145,21 @@ class DiskBuffer:
 
     def read_ahead(self, number: int) -> None:
         """Begin to read the partition that will certainly be read next, in the background."""
-        if self._ahead is None and self._reader.waits and number >= len(self.pinned):
+        if self._ahead is None and self.reader.waits and number >= len(self.pinned):
             frame, (first, count) = next(self._frames), self._page_range(number)
-            future = self._thread.submit(self._reader.fetch, first, count, frame)
+            future = self._thread.submit(self.reader.fetch, first, count, frame)
             self._ahead = number, frame, future
 
     def _read(self, number: int, copy: bool = False) -> Partition:
         first, count = self._page_range(number)
-        pages = self._reader.decode(first, count, self._fetched(number))
+        pages = self.reader.decode(first, count, self._fetched(number))
         recorder = self._recorder
         recorder.partitions_read += 1
         recorder.sequential_reads += first == self._read_until
         self._read_until = first + count
         recorder.pages_read += count
-        recorder.bytes_read += self._reader.bytes_read - self._bytes_counted
-        self._bytes_counted = self._reader.bytes_read
+        recorder.bytes_read += self.reader.bytes_read - self._bytes_counted
+        self._bytes_counted = self.reader.bytes_read
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
         if count == 1 and (copy or self._per_partition > 1):
             batch = batch.take(pa.array(np.arange(batch.num_rows)))
@@ -169,7 +167,7 @@ class DiskBuffer:
         if not self._all_columns:
             batch = batch.select(self._shape.read_columns)
         partition = Partition(number, batch, codes)
-        self._mark_whole(partition, first, first + count - 1)
+        self._mark_whole(partition, first, first + count)
         return partition
 
     def _count_index_pages(self, locator: Locator) -> None:
@@ -189,24 +187,18 @@ class DiskBuffer:
             if ahead == number:
                 return frame
         frame, (first, count) = next(self._frames), self._page_range(number)
-        self._reader.fetch(first, count, frame)
+        self.reader.fetch(first, count, frame)
         return frame
 
-    def _mark_whole(self, partition: Partition, first: int, last: int) -> None:
+    def _mark_whole(self, partition: Partition, first: int, stop: int) -> None:
         """Narrow the partition to the keys that neither begin before nor end behind it."""
         index, codes = self._pages, partition.codes
-        if first > 0:
-            continued = index.last[first - 1] == codes[0]
-            partition.low = int(codes[0]) + 1 if continued else int(codes[0])
-            if continued:
-                partition.start = _run(codes)
-        if last < len(index) - 1:
-            following = int(index.first[last + 1])
-            partition.high = following - 1
-            if following == codes[-1]:
-                partition.stop = max(len(codes) - _run(codes[::-1]), partition.start)
-        if partition.low > _HIGHEST or partition.high < _LOWEST:
-            partition.low, partition.high = 1, 0
+        if index.crossed(first):
+            partition.start = _run(codes)
+        if index.crossed(stop):
+            partition.stop = max(len(codes) - _run(codes[::-1]), partition.start)
+        if self._locator is None:
+            partition.low, partition.high = index.settled(first, stop)
 
 
 def _run(codes: NDArray[np.int64]) -> int:
@@ -216,12 +208,7 @@ def _run(codes: NDArray[np.int64]) -> int:
 
 
 def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 2) -> int:
-    """What a disk buffer takes: its frames (one may be the decoded copy) and the pinned ones."""
-    frame = _frame_bytes(master.pages, partition_pages)
+    """What a disk buffer takes: its frames, one of which may be a copy, and pinned partitions."""
+    frame = master.pages.frame_bytes(partition_pages)
     kept = int(master.pages.length[: pinned * partition_pages].sum())
     return frames * frame + kept + master.locator_frame_bytes
-
-
-def _frame_bytes(pages: PageIndex, count: int) -> int:
-    """The most bytes that `count` consecutive pages take, read directly."""
-    return pages.frame_bytes(count)

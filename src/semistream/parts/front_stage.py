@@ -9,15 +9,13 @@ behind. The disk phase of that algorithm tells which keys are frequent.
                         (SB_2)▼ └── frequent keys, from the partitions it reads
                             algorithm
 
-It stands where the algorithm expects its stream buffer and reads like one, so that any
-algorithm can have it.
+It is a stage before the algorithm, and any algorithm can have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,34 +24,24 @@ from numpy.typing import NDArray
 from semistream import kernels
 from semistream.kernels import CANDIDATE
 from semistream.metrics import Recorder
-from semistream.parts.admission import AdmissionRule, Floats
+from semistream.parts.admission import TICKS_PER_TURN, AdmissionRule, Floats
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, Slots
-from semistream.parts.look_ups import FoundRows
+from semistream.parts.look_up_set import LookUpSet
 from semistream.parts.output import Output
+from semistream.parts.rebalancer import Rebalancer
 from semistream.parts.row_arena import Chosen, LaidOut
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
-from semistream.parts.timed_stream import TimedStream
+from semistream.parts.stream_buffer import Arrivals
 
 _CANDIDATES = 1024
-_TICKS_PER_TURN = 8
-_ANY = 1 << 62
-
-
-class MemoryShare(Protocol):
-    """Who moves memory between the front stage and what is behind it."""
-
-    def tick(self, hit_ratio: float | None, crowded: bool, turned: bool) -> None:
-        """Time has passed; `crowded`: keys were refused for want of room."""
 
 
 class FrontStage:
-    """Reads like a stream buffer, but gives only what it does not answer itself."""
+    """Answers stream tuples from the rows it keeps, and learns which rows to keep."""
 
     def __init__(
         self,
-        stream: StreamBuffer | TimedStream,
         kept: KeptRows,
         rule: AdmissionRule,
         shape: JoinShape,
@@ -66,11 +54,10 @@ class FrontStage:
         self._average_row = average_row
         self.kept = kept
         self.rule = rule
-        self._stream = stream
         self._shape = shape
         self._output = output
         self._recorder = recorder
-        self._reads_per_tick = max(1, partitions // _TICKS_PER_TURN)
+        self._reads_per_tick = max(1, partitions // TICKS_PER_TURN)
         self._next_tick = recorder.partitions_read + self._reads_per_tick
         self._ticks = 0
         self._evicted = 0
@@ -79,48 +66,7 @@ class FrontStage:
         self._crowded = False
         self._looked_up = self._looked_up_before = self._looked_up_at_tick = 0
         self._hits_before = recorder.front_hits
-        self.share: MemoryShare | None = None
-        self._misses = stream.nothing
-        self._misses_at = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether the stream has ended and every miss was given."""
-        return self._stream.ended and self._misses_at == len(self._misses.codes)
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing has arrived for now."""
-        return self._stream.paused and self._misses_at == len(self._misses.codes)
-
-    @property
-    def held(self) -> int:
-        """Misses that are not yet given (SB_2)."""
-        return len(self._misses.codes) - self._misses_at
-
-    def read(self, limit: int) -> Iterator[Arrivals]:
-        """At most `limit` tuples that are not answered here, until the stream pauses or ends.
-
-        In between come empty arrivals, so that hits can leave the output.
-        """
-        while limit > 0:
-            if self._misses_at == len(self._misses.codes):
-                arrivals = next(self._stream.read(_ANY), None)
-                if arrivals is None:
-                    return
-                yield from self._answer(arrivals)
-            given = self._misses.between(self._misses_at, self._misses_at + limit)
-            self._misses_at += len(given.codes)
-            limit -= len(given.codes)
-            yield given
-
-    def put_back(self, count: int) -> None:
-        """The last `count` tuples of the last read had no room after all."""
-        self._misses_at -= count
-
-    def resume(self) -> None:
-        """Nothing waits any more: ask again after a pause."""
-        self._stream.resume()
+        self.rebalancer: Rebalancer | None = None
 
     def restart(self) -> None:
         """Another stream begins: what is kept stays, the counters start from nothing."""
@@ -142,12 +88,12 @@ class FrontStage:
         if found:
             self._consider(partition, self._candidates[:found])
 
-    def offer_found(self, found: FoundRows) -> None:
-        """Rows were found for waiting tuples: those of frequent keys may come in."""
+    def offer_found(self, look_ups: LookUpSet) -> None:
+        """Rows were looked up for waiting tuples: those of frequent keys may come in."""
         self.pass_time()
-        candidates = found.candidates(self.rule.threshold)
+        candidates = look_ups.candidates(self.rule.threshold)
         if len(candidates):
-            self._consider(found, candidates)
+            self._consider(look_ups, candidates)
 
     def offer_keys(self, partition: Partition, candidates: NDArray[np.void]) -> None:
         """Keys of a partition, with frequencies that someone else has counted, may come in."""
@@ -176,21 +122,21 @@ class FrontStage:
         """Assert the invariants of the kept rows."""
         self.kept.check()
 
-    def _answer(self, arrivals: Arrivals) -> Iterator[Arrivals]:
-        """Send out the hits among the arrivals; the misses are to be given."""
+    def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
+        """Stage the hits among the arrivals; the misses are returned."""
         self.rule.arrived(arrivals.codes)
         output, count = self._output, len(arrivals.codes)
+        pairs, nothing = output.pairs, arrivals.between(0, 0).keyed()
         missed = np.ones(count, np.bool_)
         cursor = np.zeros(1, np.int64)
-        yield self._stream.nothing._replace(keyless=arrivals.keyless, widest=arrivals.widest)
+        yield nothing._replace(keyless=arrivals.keyless)
         while cursor[0] < count:
-            found = self.kept.probe(arrivals.codes, cursor, missed, output.rows, output.slots)
+            found = self.kept.probe(arrivals.codes, cursor, missed, pairs)
             if not self._shape.codec.exact:
-                missed[output.rows[:found]] = True
-            slots = output.slots[:found]
-            for begin, end in output.cuts(found, partial(self.kept.sizes, slots)):
-                self._join(arrivals, output.rows[begin:end], output.slots[begin:end], missed)
-                yield self._stream.nothing
+                missed[pairs.tuples[:found]] = True
+            for begin, end in output.cuts(found, partial(self.kept.sizes, pairs.rows[:found])):
+                self._join(arrivals, pairs.tuples[begin:end], pairs.rows[begin:end], missed)
+                yield nothing
         self._recorder.front_probes += count
         self._recorder.front_chunks += 1
         self._looked_up += count
@@ -198,8 +144,7 @@ class FrontStage:
         self._recorder.front_hits += hits
         self._recorder.joined += hits
         self._recorder.processing.add(0.0, hits)
-        self._misses = arrivals.only(missed) if hits else arrivals.keyed()
-        self._misses_at = 0
+        return arrivals.only(missed) if hits else arrivals.keyed()
 
     def _join(
         self,
@@ -211,14 +156,11 @@ class FrontStage:
         for here, master in self.kept.heap.pieces(slots):
             mine = tuples if here is None else tuples[here]
             stream = arrivals.batch.take(pa.array(mine))
-            agree = self._shape.true_matches(stream, master)
-            if agree is not None:
-                keep = pa.array(agree)
-                stream, master, mine = stream.filter(keep), master.filter(keep), mine[agree]
+            stream, master, mine = self._shape.true_pairs(stream, master, mine)
             missed[mine] = False
             self._output.put(stream, master)
 
-    def _consider(self, source: Partition | FoundRows, candidates: NDArray[np.void]) -> None:
+    def _consider(self, source: Partition | LookUpSet, candidates: NDArray[np.void]) -> None:
         """Let the worthiest of the candidates in that are not kept yet."""
         counts = candidates["last"] - candidates["first"]
         codes = source.codes_of(candidates)
@@ -263,12 +205,12 @@ class FrontStage:
 
     def _keep(
         self,
-        source: Partition | FoundRows,
+        source: Partition | LookUpSet,
         candidates: NDArray[np.void],
         codes: NDArray[np.int64],
         counts: NDArray[np.int32],
     ) -> None:
-        """Copy the rows of some keys out of the disk buffer, as far as their bytes fit."""
+        """Copy the rows of some keys from where they were found, as far as their bytes fit."""
         rows = _ranges(candidates["first"], counts)
         chosen: Chosen | LaidOut | pa.RecordBatch
         if isinstance(source, Partition):
@@ -281,13 +223,13 @@ class FrontStage:
         """Partitions have been read: a share of a turn may be over."""
         if self._recorder.partitions_read >= self._next_tick:
             self._next_tick = self._recorder.partitions_read + self._reads_per_tick
-            # While nothing arrives, nobody asks for anything: that says nothing of the keys.
+            # While nothing arrives no key is asked for, which says nothing about the keys.
             if self._looked_up > self._looked_up_at_tick:
                 self._looked_up_at_tick = self._looked_up
                 self._tick()
 
     def _least(self, count: int) -> Slots:
-        """The least frequent keys, `count` if there are so many; their order is a tick old."""
+        """At most `count` of the least frequent keys; their order may be a tick old."""
         if len(self._victims) < count:
             firsts = self.kept.keys()
             order = np.argsort(self.kept.frequency(firsts), kind="stable")
@@ -296,22 +238,22 @@ class FrontStage:
 
     def _tick(self) -> None:
         kept = self.kept
-        # Keys that nobody asks for any more are room: the hot set has moved.
+        # Keys that nobody asks for any more count as room: the hot set has moved.
         idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
         full = self._free_rows + idle <= kept.capacity // 50
         self.rule.adapt(full, self._evicted, len(kept))
         self._evicted = 0
         self._victims = self._victims[:0]
         self._ticks += 1
-        turned = self._ticks % _TICKS_PER_TURN == 0
+        turned = self._ticks % TICKS_PER_TURN == 0
         if turned:
             kept.turn()
             firsts = kept.keys()
             leaving = self.rule.leaving(kept.frequency(firsts), kept.key_bytes(firsts))
             if leaving.any():
                 kept.evict(firsts[leaving])
-        if self.share is not None:
-            self.share.tick(self._hit_ratio(turned), self._crowded, turned)
+        if self.rebalancer is not None:
+            self.rebalancer.tick(self._hit_ratio(turned), self._crowded, turned)
         self._crowded = False
 
     def _hit_ratio(self, turned: bool) -> float | None:
@@ -325,7 +267,7 @@ class FrontStage:
     @property
     def _most_rows(self) -> int:
         """A key with more rows is not kept: it would crowd out the others."""
-        return min(len(self._output.slots), max(1, self.kept.capacity // 8))
+        return min(len(self._output.pairs.rows), max(1, self.kept.capacity // 8))
 
 
 def _ranges(firsts: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.int64]:

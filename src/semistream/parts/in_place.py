@@ -1,7 +1,7 @@
 """Rows found in place: stream tuples whose pages the operating system holds need not wait.
 
-The papers' joins wait for tuples that share a read. A page that is in memory already costs no
-read, so there is nothing to share: its rows are looked up where they lie, and the tuple leaves
+The papers' joins let tuples wait so that they share a read. A page that is in memory already needs
+no read, so there is nothing to share: its rows are looked up where they lie, and the tuple leaves
 at once, matched or not. Tuples whose pages are not held go on to the algorithm behind, which
 reads for many of them at a time.
 
@@ -9,13 +9,13 @@ reads for many of them at a time.
                                       │ not held
                                       └────────────────────────────────► algorithm
 
-A chunk's codes are looked up in ascending order, each page once; the results are written in the
-order of the stream, so that of its columns nothing is copied as long as each tuple has one row.
+A chunk's codes are looked up in ascending order, each page once. The results are written in the
+order of the stream, so that nothing of its columns is copied as long as each tuple has one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 import pyarrow as pa
@@ -25,126 +25,168 @@ from semistream.budget import Grant
 from semistream.errors import BudgetError
 from semistream.kernels import in_place as kernels
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import Target, Whereabouts
-from semistream.kernels.rows import FIELD
+from semistream.kernels.in_place import PageColumns, Target, Whereabouts
 from semistream.metrics import Recorder
 from semistream.parts.columns import array_of, fixed_dtype
+from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.row_arena import column_width, varying_array
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
-from semistream.relation.mapped_pages import MappedPages
+from semistream.parts.stream_buffer import Arrivals
+from semistream.relation import MappedPages, MasterTable
+from semistream.relation.local_storage import LocalStorage
 
-_ANY = 1 << 40
-_BYTES_PER_TUPLE = 8 + 8 + 8 + 12 + 8 + 4
-"""Its place in the order, where its rows begin, a copy of both; whereabouts; numbers; marks."""
+Rows = NDArray[np.int64]
+
+_BYTES_PER_TUPLE = 48
+"""Its place in the order and where its rows begin, twice each; whereabouts; marks."""
 _BYTES_PER_VARYING = 8 + 4
+_BYTES_PER_ROW = 4
+
+
+def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
+    """Whether pages of the master can be searched where they lie, if they are in memory."""
+    return searchable(master, shape.code_column) and isinstance(master.storage, LocalStorage)
 
 
 def in_place_bytes(shape: JoinShape, stored: pa.Schema, tuples: int, rows: int) -> int:
     """What looking up takes, for chunks of so many tuples and so many result rows at a time."""
-    columns = len(_wanted(shape))
-    varying = sum(fixed_dtype(stored.field(name).type) is None for name in _wanted(shape))
-    return tuples * _BYTES_PER_TUPLE + rows * (columns + varying * _BYTES_PER_VARYING)
-
-
-def _wanted(shape: JoinShape) -> list[str]:
-    """The master's columns that a result row, or the comparison of its key, needs."""
-    return shape.matched_columns
+    names = shape.matched_columns
+    varying = sum(fixed_dtype(stored.field(name).type) is None for name in names)
+    row = _BYTES_PER_ROW + len(names) + varying * _BYTES_PER_VARYING
+    return tuples * _BYTES_PER_TUPLE + rows * row
 
 
 class InPlace:
-    """Answers stream tuples from mapped pages; those that it cannot answer are read behind it."""
+    """Answers stream tuples from pages in memory."""
 
     def __init__(
         self,
-        stream: StreamBuffer,
         mapped: MappedPages,
         stored: pa.Schema,
         shape: JoinShape,
         output: Output,
         recorder: Recorder,
         tuples: int,
+        rows: int,
         grant: Grant,
     ) -> None:
-        """Reads at most `tuples` at a time from `stream`."""
-        grant.take(in_place_bytes(shape, stored, tuples, len(output.slots)))
-        self._stream = stream
+        """For chunks of at most `tuples`, with at most `rows` result rows at a time."""
+        grant.take(in_place_bytes(shape, stored, tuples, rows))
         self._mapped = mapped
         self._shape = shape
         self._output = output
         self._recorder = recorder
-        names = _wanted(shape)
-        self._schema = pa.schema([stored.field(name) for name in names])
-        self._columns = np.array([stored.get_field_index(name) for name in names], np.int64)
-        self._widths = np.array([column_width(field.type) for field in stored], np.int64)
-        self._code = stored.get_field_index(shape.code_column)
-        self._fields: NDArray[np.void] = np.zeros(len(stored), FIELD)
+        self._most = rows
+        self._schema = pa.schema([stored.field(name) for name in shape.matched_columns])
+        self._columns = np.array([stored.get_field_index(n) for n in self._schema.names], np.int64)
+        widths = np.array([column_width(field.type) for field in stored], np.int64)
+        self._page = PageColumns(widths, stored.get_field_index(shape.code_column))
         self._found = Whereabouts(*(np.zeros(tuples, np.int32) for _ in range(3)))
-        self._misses = stream.nothing
-        self._misses_at = 0
 
-    def answer(self, arrivals: Arrivals) -> Iterator[Arrivals]:
-        self._mapped.check_files()
+    def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
+        """Send out the tuples whose pages are all in memory; the others are returned."""
         codes, count = arrivals.codes, len(arrivals.codes)
+        nothing = arrivals.between(0, 0).keyed()
+        yield nothing._replace(keyless=arrivals.keyless)
         order = np.argsort(codes)
-        found = Whereabouts(*(part[:count] for part in self._found))
-        broken = kernels.locate(
-            codes, order, self._mapped.index, self._widths, self._code, self._fields, found
-        )
+        found = self._located(codes, order)
+        here = found.counts >= 0
+        matched = yield from self._join(arrivals, order, found)
+        absent = here & ~matched
+        unmatched = int(np.count_nonzero(absent))
+        answered, joined = int(np.count_nonzero(here)), int(np.count_nonzero(matched))
+        self._recorder.in_place_probes += answered
+        self._recorder.joined += joined
+        self._recorder.unmatched += unmatched
+        self._recorder.processing.add(0.0, answered)
+        if unmatched:
+            yield nothing._replace(keyless=arrivals.batch.filter(pa.array(absent)))
+        self._mapped.look_again(missed=answered < count)
+        if not answered:
+            return arrivals.keyed()
+        return nothing if answered == count else arrivals.only(~here)
+
+    def _located(self, codes: NDArray[np.int64], order: Rows) -> Whereabouts:
+        self._mapped.check_files()
+        found = Whereabouts(*(part[: len(codes)] for part in self._found))
+        broken = kernels.locate(codes, order, self._mapped.index, self._page, found)
         if broken >= 0:
-            raise RuntimeError(broken)
-        rows = np.maximum(found.counts, 0)
-        begins = np.cumsum(rows, dtype=np.int64) - rows
-        total = int(begins[-1] + rows[-1]) if count else 0
-        most = min(self._output.most_rows, len(self._output.slots))
+            self._mapped.refuse(broken)
+        return found
+
+    def _join(
+        self, arrivals: Arrivals, order: Rows, found: Whereabouts
+    ) -> Generator[Arrivals, None, NDArray[np.bool_]]:
+        """Stage the result rows of all tuples that were found; returns which tuples have any."""
+        counts = np.maximum(found.counts, 0)
+        begins = np.cumsum(counts, dtype=np.int64) - counts
+        total = int(counts.sum(dtype=np.int64))
+        single = total == len(counts) and bool((counts == 1).all())
+        matched = counts > 0
+        if not self._shape.codec.exact:
+            matched[:] = False
+        most = min(self._most, self._output.most_rows)
         for start in range(0, total, most):
             stop = min(start + most, total)
-            master = self._gather(order, begins, start, stop, found)
-            yield master
+            tuples = _tuples(counts, begins, start, stop)
+            chosen = arrivals.batch.slice(start, stop - start)
+            if not single:
+                chosen = arrivals.batch.take(pa.array(tuples))
+            master = self._gathered(order, begins, start, stop, found)
+            self._recorder.in_place_rows += stop - start
+            stream, master, tuples = self._shape.true_pairs(chosen, master, tuples)
+            matched[tuples] = True
+            self._output.put(stream, master)
+            yield arrivals.between(0, 0).keyed()
+        return matched
 
-    def _gather(
-        self,
-        order: NDArray[np.int64],
-        begins: NDArray[np.int64],
-        start: int,
-        stop: int,
-        found: Whereabouts,
+    def _gathered(
+        self, order: Rows, begins: Rows, start: int, stop: int, found: Whereabouts
     ) -> pa.RecordBatch:
-        """Result rows `start` to `stop`, the master's part of them."""
-        count, columns = stop - start, self._columns
-        widths = self._widths[columns]
-        varying = int(np.count_nonzero(widths < 0))
-        values = [np.empty(count * max(width, 1) if width >= 0 else 0, np.uint8) for width in widths.tolist()]
+        """The master's part of the result rows from `start` to before `stop`."""
+        count, widths = stop - start, self._page.widths[self._columns].tolist()
+        sizes = [count * max(width, 1) if width >= 0 else 0 for width in widths]
+        values = [np.empty(size, np.uint8) for size in sizes]
+        varying = sum(width < 0 for width in widths)
         target = Target(
-            columns,
+            self._columns,
             np.array([part.ctypes.data for part in values], np.int64),
             np.empty((varying, count), np.int64),
-            np.zeros((varying, count + 1), np.int32),
-            np.ones((len(columns), count), np.bool_),
-            np.zeros(len(columns), np.bool_),
+            np.empty((varying, count + 1), np.int32),
+            np.ones((len(widths), count), np.bool_),
+            np.zeros(len(widths), np.bool_),
         )
-        kernels.gather(
-            order, begins, start, stop, self._mapped.index, self._widths, self._fields, found, target
-        )
-        return self._batch(values, target, count)
-
-    def _batch(
-        self, values: list[NDArray[np.uint8]], target: Target, count: int
-    ) -> pa.RecordBatch:
-        arrays, varying = [], 0
-        for number, field in enumerate(self._schema):
-            valid = target.valid[number] if target.has_nulls[number] else None
+        index = self._mapped.index
+        kernels.gather(order, begins, start, stop, index, self._page.widths, found, target)
+        arrays, number = [], 0
+        for place, field in enumerate(self._schema):
+            valid = target.valid[place] if target.has_nulls[place] else None
             dtype = fixed_dtype(field.type)
-            if dtype is not None:
-                arrays.append(array_of(values[number].view(dtype), field.type, valid))
-                continue
-            ends = target.ends[varying]
-            size = kernels.add_up(ends, count)
-            if size < 0:
-                raise BudgetError("too wide")
-            data = np.empty(size + SPILL, np.uint8)
-            kernels.copy_varying(target.sources[varying], ends, count, data.ctypes.data)
-            arrays.append(varying_array(field.type, ends, data, valid))
-            varying += 1
+            if dtype is None:
+                ends, sources = target.ends[number], target.sources[number]
+                arrays.append(varying_array(field.type, ends, _varying(sources, ends), valid))
+                number += 1
+            else:
+                arrays.append(array_of(values[place].view(dtype), field.type, valid))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> NDArray[np.int32]:
+    """The tuples that result rows `start` to `stop` belong to."""
+    first = int(np.searchsorted(begins, start, side="right")) - 1
+    last = int(np.searchsorted(begins, stop, side="left"))
+    some = np.arange(first, last, dtype=np.int32)
+    rows = np.repeat(some, counts[first:last])
+    skipped = start - int(begins[first])
+    return rows[skipped : skipped + stop - start]
+
+
+def _varying(sources: Rows, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """The bytes of a varying column; `ends` has lengths and becomes offsets."""
+    size = kernels.add_up(ends, len(sources))
+    if size < 0:
+        raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
+    data = np.empty(size + SPILL, np.uint8)
+    kernels.copy_varying(sources, ends, len(sources), data.ctypes.data)
+    return data

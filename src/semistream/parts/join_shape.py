@@ -111,11 +111,6 @@ class JoinShape:
         """The master's columns that a pair needs: the payload, and a hashed key to compare."""
         return list(dict.fromkeys([*self.payload, *self._verified]))
 
-    def taken_schema(self, stored: pa.Schema) -> pa.Schema:
-        """What is needed of a matching master row: the payload, and a hashed key to compare."""
-        names = dict.fromkeys([*self.payload, *self._verified])
-        return pa.schema([stored.field(name) for name in names])
-
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """A stream batch must have the first one's schema."""
         if not batch.schema.equals(self.stream_schema):
@@ -154,16 +149,22 @@ class JoinShape:
         codes: NDArray[np.int64] = batch.column(self.code_column).to_numpy()
         return codes
 
-    def true_matches(
-        self, stream: pa.RecordBatch, master: pa.RecordBatch
-    ) -> NDArray[np.bool_] | None:
-        """Which pairs agree on the key itself and not only on its code (None: all)."""
+    def true_pairs(
+        self, stream: pa.RecordBatch, master: pa.RecordBatch, tuples: NDArray[np.int32]
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch, NDArray[np.int32]]:
+        """The pairs that agree on the key itself and not only on its code.
+
+        Stream tuples, their master rows, and `tuples`, which numbers the stream tuples.
+        """
         if self.codec.exact:
-            return None
+            return stream, master, tuples
         columns = [stream.column(name) for name in self.stream_key]
         left = self.codec.align(columns, self.stream_key)
         agree = self.codec.equal(left, [master.column(name) for name in self.master_key])
-        return None if agree.all() else agree
+        if agree.all():
+            return stream, master, tuples
+        keep = pa.array(agree)
+        return stream.filter(keep), master.filter(keep), tuples[agree]
 
     def _check_stream(self, schema: pa.Schema) -> None:
         for field in schema:

@@ -16,6 +16,7 @@ from semistream.budget import Grant
 from semistream.kernels import NODE, NONE, Chains
 from semistream.kernels.rows import GRANULE
 from semistream.parts.admission import Floats
+from semistream.parts.output import Pairs
 from semistream.parts.row_arena import SPARE_FACTOR, Chosen, LaidOut, RowArena, RowLayout
 from semistream.parts.stream_table import bucket_bits
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
@@ -30,12 +31,12 @@ _NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def front_stage_bytes(rows: int, most_rows: int, heap_bytes: int) -> int:
-    """What a front stage takes for so many rows, with buckets for as many as it may get."""
+    """What a front stage takes for `rows` rows, with buckets for the `most_rows` it may get."""
     return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(most_rows, 1)) * 4 + heap_bytes
 
 
 def kept_bytes(kept: pa.Schema, stored: pa.Schema, rows: float, stored_bytes: float) -> float:
-    """About what rows take here that take `stored_bytes` on their pages, with room to sweep."""
+    """About what rows take here, spare room included, that take `stored_bytes` on their pages."""
     if not RowLayout.holds(kept):
         return stored_bytes * 1.5
     all_columns, layout = RowLayout.of_known(stored), RowLayout(kept)
@@ -55,7 +56,7 @@ class KeptRows:
         grant: Grant,
         most_rows: int,
     ) -> None:
-        """Room for `capacity` rows and `heap_bytes` of them, for `most_rows` at some time."""
+        """Room for `capacity` rows in `heap_bytes`; it may grow to `most_rows`."""
         self.capacity = capacity
         self._bits = bucket_bits(most_rows, 1)
         buckets = 1 << self._bits
@@ -77,12 +78,6 @@ class KeptRows:
         self._is_first = np.zeros(capacity, np.bool_)
         self._is_new = np.zeros(capacity, np.bool_)
 
-    @property
-    def layout(self) -> RowLayout:
-        """How a row lies in one piece; only without nested columns."""
-        assert isinstance(self.heap, RowArena)
-        return self.heap.layout
-
     def __len__(self) -> int:
         """How many rows are kept."""
         return self.capacity - self.free
@@ -92,11 +87,10 @@ class KeptRows:
         codes: NDArray[np.int64],
         cursor: NDArray[np.int64],
         missed: NDArray[np.bool_],
-        tuples: Slots,
-        slots: Slots,
+        pairs: Pairs,
     ) -> int:
-        """Pair arriving codes with kept rows and count the hits; O(1) per code."""
-        return kernels.probe_front(self.chains, self._bits, codes, cursor, missed, tuples, slots)
+        """Pair arriving codes with kept rows, by slot, and count the hits; O(1) per code."""
+        return kernels.probe_front(self.chains, self._bits, codes, cursor, missed, *pairs)
 
     def sizes(self, slots: Slots) -> Floats:
         """Bytes of the rows in some slots."""
@@ -120,7 +114,7 @@ class KeptRows:
 
     def frequency(self, firsts: Slots) -> Floats:
         """Hits per turn: of the last turn, or of this one where that is already more."""
-        hits = self.chains.nodes["entered"][firsts]
+        hits = self.chains.nodes["stamp"][firsts]
         return np.asarray(np.maximum(self._frequency[firsts], hits), np.float64)
 
     def key_bytes(self, firsts: Slots) -> Floats:
@@ -132,11 +126,11 @@ class KeptRows:
 
         A key that came in during the turn keeps the frequency it came with, if that is more.
         """
-        hits = self.chains.nodes["entered"]
+        hits = self.chains.nodes["stamp"]
         before = np.where(self._is_new, self._frequency, 0)
         np.maximum(before, hits, out=self._frequency, casting="unsafe")
         self._is_new[:] = False
-        self.chains.nodes["entered"] = 0
+        self.chains.nodes["stamp"] = 0
 
     def insert(
         self,
@@ -150,17 +144,17 @@ class KeptRows:
         There must be slots for all of them.
         """
         if isinstance(self.heap, TupleHeap):
-            sizes, fitting = row_bytes(chosen), self.heap.fitting(chosen)
+            sizes, count = row_bytes(chosen), self.heap.how_many_fit(chosen)
         else:
             sizes = self.heap.sizes(chosen)
-            fitting = self.heap.fitting(sizes)
-        if fitting < len(sizes):
-            keys = int(np.searchsorted(np.cumsum(counts), fitting, side="right"))
+            count = self.heap.how_many_fit(sizes)
+        if count < len(sizes):
+            keys = int(np.searchsorted(np.cumsum(counts), count, side="right"))
             codes, counts, frequency = codes[:keys], counts[:keys], frequency[:keys]
-            fitting = int(counts.sum())
-        if fitting:
-            slots = self._put(chosen, sizes[:fitting])
-            self._enter(codes, counts, frequency, slots, sizes[:fitting])
+            count = int(counts.sum())
+        if count:
+            slots = self._put(chosen, sizes[:count])
+            self._enter(codes, counts, frequency, slots, sizes[:count])
         return len(codes)
 
     def chosen(self, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> Chosen | pa.RecordBatch:
@@ -212,12 +206,12 @@ class KeptRows:
         self._is_first[firsts] = False
         self._is_new[firsts] = False
         self._frequency[removed] = 0
-        self.chains.nodes["entered"][removed] = 0
+        self.chains.nodes["stamp"][removed] = 0
         self._free[self.free : self.free + count] = removed
         self.free += count
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
-        """Have room for more or fewer rows; in a smaller place the least frequent keys go."""
+        """Have room for more or fewer rows; if fewer, the least frequent keys go."""
         if capacity < self.capacity:
             self._shrink(capacity, heap_bytes)
         before = self.capacity
@@ -260,7 +254,7 @@ class KeptRows:
         firsts = firsts[:most]
         codes = self.codes(firsts)
         codes.flags.writeable = False
-        hits = self.chains.nodes["entered"].copy()
+        hits = self.chains.nodes["stamp"].copy()
         old = np.empty(len(self) + 1, np.int32)
         old = old[: kernels.remove_codes(self.chains, _NO_FENCES, self._bits, codes, old)]
         new = np.arange(len(old), dtype=np.int32)
@@ -278,8 +272,8 @@ class KeptRows:
             numbers[new] = numbers[old]
             numbers[len(old) :] = 0
         kernels.insert(self.chains, _NO_FENCES, self._bits, row_codes, new, 0)
-        self.chains.nodes["entered"] = 0
-        self.chains.nodes["entered"][new] = hits[old]
+        self.chains.nodes["stamp"] = 0
+        self.chains.nodes["stamp"][new] = hits[old]
         self.free = capacity - len(old)
         self._free[: self.free] = np.arange(len(old), capacity)
 

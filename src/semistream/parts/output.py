@@ -8,6 +8,7 @@ staged ones and their copy. Batches that were sent belong to whoever takes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from semistream.parts.stream_buffer import Arrivals
 from semistream.row_bytes import Sizes
 
 PAIR_BYTES = 28
-"""Slot, page, row and the arrays that hand them on, per pair found at once."""
+"""A tuple and a row, and the codes and sizes that hand them on, per pair found at once."""
 _ENOUGH_ROWS = 1024
 _NARROW_TUPLE = 64
 _LONGEST_STAGED = 16384
@@ -32,6 +33,18 @@ def staging_bytes(fragment_bytes: int, pairs: int, widest_master_row: int) -> in
     """What staging takes for fragments of that size and so many pairs at a time."""
     staged = min(fragment_bytes, _ENOUGH_ROWS * 2 * (widest_master_row + _NARROW_TUPLE))
     return fragment_bytes + 2 * staged + pairs * PAIR_BYTES
+
+
+class Pairs(NamedTuple):
+    """Arrays for the pairs that one probe finds: a stream tuple and a master row each.
+
+    Whoever probes says what the numbers are. A tuple is a slot of the stream table, or its place
+    among arrivals; a row is its place on a page or in a look-up set, or its slot in the front
+    stage.
+    """
+
+    tuples: NDArray[np.int32]
+    rows: NDArray[np.int32]
 
 
 class Output:
@@ -50,9 +63,8 @@ class Output:
         size = staging_bytes(fragment_bytes, pairs, widest_master_row)
         grant.take(size)
         self._staged_limit = (size - fragment_bytes - pairs * PAIR_BYTES) // 2
-        self.slots: NDArray[np.int32] = np.empty(pairs, np.int32)
-        self.pages: NDArray[np.int32] = np.empty(pairs, np.int32)
-        self.rows: NDArray[np.int32] = np.empty(pairs, np.int32)
+        self.pairs = Pairs(np.empty(pairs, np.int32), np.empty(pairs, np.int32))
+        """Lent to one probe at a time: what it finds is joined before the next begins."""
         self._shape = shape
         self._recorder = recorder
         self._fragment_bytes = fragment_bytes
@@ -64,7 +76,10 @@ class Output:
         self._payload = len(shape.payload)
 
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
-        """Refuse tuples that no fragment could hold; send on those that have no key."""
+        """Refuse tuples that no fragment could hold; send on those that have no key.
+
+        Also sends what was staged by `put`, so it is called for empty arrivals as well.
+        """
         self._widest_tuple = max(self._widest_tuple, arrivals.widest)
         widest = self._widest_tuple + self._widest_master_row
         if widest > self._fragment_bytes:

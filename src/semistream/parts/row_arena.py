@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 BYTES_PER_SLOT = 8
 """Where the row begins, in granules; free slots have -1."""
 _SPARE = 8
-"""One byte in so many is spare: a sweep comes after so much was replaced, not for each row."""
+"""One byte in so many is spare, so that dead rows are swept out seldom, not for each new one."""
 SPARE_FACTOR = _SPARE / (_SPARE - 1)
 """Bytes of memory for each byte of rows."""
 _HEADER = 8
@@ -240,12 +240,12 @@ class RowArena:
             kernels.measure_rows(chosen.fields, chosen.columns, head, chosen.rows, lengths)
         return np.multiply(lengths, float(GRANULE), dtype=np.float64)
 
-    def fitting(self, sizes: NDArray[np.float64]) -> int:
+    def how_many_fit(self, sizes: NDArray[np.float64]) -> int:
         """How many of the first rows of these sizes can be put now. O(rows)."""
         return int(np.searchsorted(np.cumsum(sizes), self.free_bytes, side="right"))
 
     def put(self, slots: Slots, chosen: Chosen | LaidOut, sizes: NDArray[np.float64]) -> None:
-        """Keep some rows, copied, under `slots`; `fitting` said that they fit."""
+        """Keep some rows, copied, under `slots`; `how_many_fit` said that they fit."""
         lengths = (sizes / GRANULE).astype(np.int32)
         total = int(lengths.sum())
         if (self._end + total) * GRANULE > self._block.memory.nbytes - SPILL:

@@ -22,7 +22,7 @@ from semistream.parts.disk_buffer import Partition
 from semistream.parts.output import Output
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.stream_table import StreamTable
-from semistream.parts.waiting import Prober, fitting
+from semistream.parts.waiting import Prober, put_back_excess
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -95,7 +95,7 @@ class ScanWindow:
         """Read at most `limit` tuples as a chunk that first meets the partition at `position`."""
         for arrivals in stream.read(min(limit, self.free)):
             yield from self._output.arrived(arrivals)
-            count = fitting(arrivals, self.table, stream, waiting=self._count)
+            count = put_back_excess(arrivals, self.table, stream, waiting=self._count)
             if count:
                 chunk = _Chunk(self._take(count), position + self.cycle)
                 slots = _numbers(chunk.slots)
@@ -136,7 +136,7 @@ class ScanWindow:
                 taken.append(piece)
                 count -= len(piece)
                 self._next = piece.stop
-        # Of chunks that are equal, fewer slots than there are chunks stay free.
+        # Equal chunks that fill the window leave fewer slots over than there are chunks.
         self.was_full = self.was_full or self.free < max(self.cycle, 1)
         return tuple(taken)
 

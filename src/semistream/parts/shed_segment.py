@@ -47,7 +47,7 @@ class Segment:
 
     @property
     def number(self) -> int:
-        """Segments count on from one."""
+        """Its number, from the file's name; the first is one."""
         return int(self.path.name[5:13])
 
     def schema(self) -> pa.Schema:
@@ -59,9 +59,9 @@ class Segment:
             raise self._damaged(0) from error
 
     def read(self, skip: int, now: float) -> Iterator[Timed]:
-        """The tuples behind the first `skip`, as long as there are any.
+        """The tuples behind the first `skip`, also those that are appended while it is read.
 
-        More may be appended between two of them. Tuples of an earlier run wait since `now`.
+        Tuples of an earlier run wait since `now`.
         """
         seen = 0
         try:

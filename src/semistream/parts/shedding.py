@@ -10,11 +10,11 @@ shed file, and comes back when the load falls, before new arrivals. Nothing is l
 | "random" | arrivals chosen at random, so that what is joined is a uniform sample |
 | "considering" | the longest-waiting tuples: many partitions were read and none was theirs |
 
-A tuple is not considered if it is shed at once, and considering has its price: it takes a tuple
-through the stream table. So of the queue at most a quarter goes in one iteration, and at most 2w
-tuples. What is still too much goes as with "keep": the stream buffer stays bounded however fast
-the stream is. Since "considering" sheds on the oldest side, it takes the look-up
-element elsewhere: at a share of the queue from the newest side, while it sheds.
+"considering" has a price: a tuple passes through the stream table before it is shed. So at most a
+quarter of the queue goes in one iteration, and at most 2w tuples. What is still too much is shed as
+with "keep", so that the stream buffer stays bounded however fast the stream is. Since the oldest
+tuples are shed, the tuple to look up next is not the oldest then: it stands at a share of the queue
+from the newest side.
 
 | paper | here |
 | --- | --- |
@@ -112,7 +112,7 @@ class Shedding:
 
 
 class Entered(NamedTuple):
-    """So many tuples that came back had been read by a time, in the recorder's microseconds."""
+    """How many tuples that came back had been read by a time, in the recorder's microseconds."""
 
     tuples: int
     micros: int

@@ -23,7 +23,7 @@ from semistream.parts.join_shape import JoinShape
 from semistream.relation import MembershipFilter
 
 BYTES_PER_ROW = 64
-"""Codes, validity, casts of the key and whereabouts in R, per row of a chunk."""
+"""Per row of a chunk: its code, validity, casts of the key, and its first and last page in R."""
 
 
 class Arrivals(NamedTuple):
@@ -37,10 +37,6 @@ class Arrivals(NamedTuple):
     codes: NDArray[np.int64]
     keyless: pa.RecordBatch
     widest: int
-
-    def first(self, count: int) -> Arrivals:
-        """The first `count` tuples that have a key."""
-        return self._replace(batch=self.batch.slice(0, count), codes=self.codes[:count])
 
     def between(self, start: int, stop: int) -> Arrivals:
         """Some of the tuples that have a key, and none without."""
@@ -59,7 +55,15 @@ class Arrivals(NamedTuple):
 
 
 class TupleSource(Protocol):
-    """Where an algorithm reads stream tuples: the stream buffer, or a stage in front of it."""
+    """Where an algorithm reads stream tuples: the stream buffer, or a stage in front of it.
+
+    Whoever reads gives every item, also an empty one, to `Output.arrived` before asking for the
+    next. It is the signal to let results out: a stage in front stages its hits in the output and
+    then gives an item, which has no tuples when all of them were hits.
+    """
+
+    nothing: Arrivals
+    """No tuples."""
 
     @property
     def ended(self) -> bool:
@@ -69,8 +73,15 @@ class TupleSource(Protocol):
     def paused(self) -> bool:
         """Whether no tuple has arrived for now."""
 
+    @property
+    def held(self) -> int:
+        """Tuples that stages have read and not yet given."""
+
     def read(self, limit: int) -> Iterator[Arrivals]:
-        """At most `limit` tuples with a key, until the stream pauses or ends."""
+        """At most `limit` tuples with a key, in items that may be empty.
+
+        Ends when so many were given, or the stream pauses or ends.
+        """
 
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all."""
@@ -109,6 +120,7 @@ class StreamBuffer:
         no_codes: NDArray[np.int64] = np.empty(0, np.int64)
         no_codes.flags.writeable = False
         self.nothing = Arrivals(self._nothing, no_codes, self._nothing, 0)
+        """Arrivals without a tuple."""
         self._chunk = self.nothing
         self._batch_at = 0
         self._chunk_at = 0
@@ -131,6 +143,11 @@ class StreamBuffer:
                 self._recorder.waiting.add(self._waited, count)
                 self._recorder.stream_reads += count
             yield arrivals
+
+    @property
+    def held(self) -> int:
+        """It is no stage."""
+        return 0
 
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all. O(1)."""

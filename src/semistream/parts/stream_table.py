@@ -22,17 +22,14 @@ from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
 from semistream.kernels import NODE, NONE, Chains, Links
-from semistream.kernels import pages as page_kernels
 from semistream.metrics import Recorder
-from semistream.parts.look_ups import FoundRows
+from semistream.parts.output import Pairs
 from semistream.parts.tuple_store import TupleLayout, TupleStore
 
 BYTES_PER_SLOT = NODE.itemsize
 """Code, three links, and the time of entry with the matched flag."""
 BYTES_PER_BUCKET = 4
 _SCRATCH = 8192
-_STEPS = 64
-"""Waiting tuples looked at, at most, for each partition to read."""
 
 
 def bucket_bits(capacity: int, regions: int) -> int:
@@ -107,7 +104,7 @@ class StreamTable:
 
     def entered(self, slot: int) -> int:
         """When the tuple in `slot` entered, as `Recorder.micros` counts."""
-        return int(self.chains.nodes[slot]["entered"]) & 0xFFFFFFFE
+        return int(self.chains.nodes[slot]["stamp"]) & 0xFFFFFFFE
 
     def pairs(
         self,
@@ -115,25 +112,22 @@ class StreamTable:
         codes: NDArray[np.int64],
         start: int,
         stop: int,
-        slots: NDArray[np.int32],
-        rows: NDArray[np.int32],
+        pairs: Pairs,
         mark: bool,
     ) -> Iterator[int]:
         """Probe with master rows start..stop, writing (slot, row) pairs an array-full at a time.
 
-        Yields how many pairs `slots` and `rows` hold; they must be used before the next one.
+        Yields how many `pairs` holds; they must be used before the next ones are asked for.
         With `mark` the tuples count as matched: codes are keys.
         """
         if self.clustered:
-            yield from self._region_pairs(region, codes, start, stop, slots, rows, mark)
+            yield from self._region_pairs(region, codes, start, stop, pairs, mark)
             return
         cursor = np.array([start, NONE], np.int64)
         self._recorder.probes += stop - start
         self._recorder.hash_probes += stop - start
         while cursor[0] < stop:
-            found = kernels.probe(
-                self.chains, 0, self._bits, codes, stop, cursor, slots, rows, mark
-            )
+            found = kernels.probe(self.chains, 0, self._bits, codes, stop, cursor, *pairs, mark)
             if found:
                 yield found
 
@@ -143,8 +137,7 @@ class StreamTable:
         codes: NDArray[np.int64],
         start: int,
         stop: int,
-        slots: NDArray[np.int32],
-        rows: NDArray[np.int32],
+        pairs: Pairs,
         mark: bool,
     ) -> Iterator[int]:
         """The same pairs, found from the side of the tuples that wait in the region."""
@@ -153,47 +146,58 @@ class StreamTable:
         self._recorder.probes += stop - start
         while start < stop and cursor[1] < behind:
             found = kernels.probe_region(
-                self.chains, region, self._bits, codes, stop, cursor, slots, rows, mark
+                self.chains, region, self._bits, codes, stop, cursor, *pairs, mark
             )
             if found:
                 yield found
 
     def found_pairs(
         self,
-        found: FoundRows,
-        slots: NDArray[np.int32],
-        rows: NDArray[np.int32],
+        codes: NDArray[np.int64],
+        counts: NDArray[np.int32],
+        waits: NDArray[np.int32],
+        pairs: Pairs,
         mark: bool,
     ) -> Iterator[int]:
-        """Pair found rows with the tuples that wait for them; otherwise as `pairs`."""
-        cursor = np.array([0, 0, 0, NONE], np.int64)
-        while cursor[0] < len(found.codes):
-            count = page_kernels.pair_found(
-                self.chains, self._fences, self._bits, found.found, cursor, slots, rows, mark
-            )
-            if count:
-                yield count
+        """Pair waiting tuples with rows that are numbered code by code, `counts` of each code.
 
-    def want(self, links: Links, slot: int, found: FoundRows) -> bool:
-        """Choose the partitions of a tuple and newer ones, and all codes that wait there."""
-        regions, steps = np.empty(found.most, np.int64), _STEPS * found.most
-        count = page_kernels.regions_from(
-            links, slot, self.chains.nodes, self._fences, found.marks, regions, steps
-        )
-        regions = regions[:count]
-        taken = page_kernels.wanted_codes(
-            self.chains,
-            self._bits,
-            regions,
-            found.ranges(regions),
-            found.found.codes,
-            found.found.ends,
-            found.on_pages,
-        )
-        found.marks[regions[taken:]] = 0
-        if count:
-            found.want(regions[:taken])
-        return count > 0
+        Writes to `waits` how many tuples wait for each code that has rows; otherwise as `pairs`.
+        """
+        cursor = np.array([0, 0, 0, NONE], np.int64)
+        while cursor[0] < len(codes):
+            found = kernels.pair_codes(
+                self.chains, self._fences, self._bits, codes, counts, waits, cursor, *pairs, mark
+            )
+            if found:
+                yield found
+
+    def regions_from(
+        self, links: Links, slot: int, marked: NDArray[np.uint8], most: int, most_steps: int
+    ) -> NDArray[np.int64]:
+        """The regions of the tuple in `slot` and of newer ones, at most `most`, each once.
+
+        Passes over regions that are marked, marks those it returns, and looks at `most_steps`
+        tuples at most.
+        """
+        regions = np.empty(most, np.int64)
+        nodes, fences = self.chains.nodes, self._fences
+        count = kernels.regions_from(links, slot, nodes, fences, marked, regions, most_steps)
+        return regions[:count]
+
+    def codes_in(
+        self,
+        regions: NDArray[np.int64],
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+        codes: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> int:
+        """Write the codes that wait in regions, each within its low..high; for how many regions.
+
+        The codes of region i end before `ends[i]`. Where `codes` has no room for all codes of a
+        region, the region is left out; only of the first some are written.
+        """
+        return kernels.codes_in_regions(self.chains, self._bits, regions, low, high, codes, ends)
 
     def region(self, code: int) -> int:
         """The region whose buckets hold `code`. O(log regions)."""

@@ -10,8 +10,8 @@ behind and pulls only what has arrived.
     shed tuples ──come back──► returned ──┘   (returned first)
 
 As with the stream buffer, batches belong to whoever made them: those that have arrived and
-wait are the producer's memory. No more are taken in than can be told to be too many: an
-arrival that is due and finds the buffer so full stays with the producer for now.
+wait are the producer's memory. Only so many are taken in that an overload can be seen: with more
+pending, an arrival that is due stays with the producer for now.
 """
 
 from __future__ import annotations
@@ -145,6 +145,11 @@ class TimedStream:
     def ended(self) -> bool:
         """Whether no tuple will come any more."""
         return self._buffer.ended
+
+    @property
+    def held(self) -> int:
+        """It is no stage."""
+        return 0
 
     @property
     def paused(self) -> bool:

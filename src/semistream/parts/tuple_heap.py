@@ -41,7 +41,7 @@ class TupleHeap:
         grant: Grant,
         segments: int = 16,
     ) -> None:
-        """An empty heap; about so many segments will hold all rows. Few are gathered faster."""
+        """An empty heap; about `segments` hold all rows. From fewer, rows are gathered faster."""
         self._granted = heap_bytes + capacity * BYTES_PER_SLOT
         grant.take(self._granted)
         self._grant = grant
@@ -55,7 +55,7 @@ class TupleHeap:
         self._segment = np.full(capacity, -1, np.int32)
         self._row = np.zeros(capacity, np.int32)
 
-    def fitting(self, batch: pa.RecordBatch) -> int:
+    def how_many_fit(self, batch: pa.RecordBatch) -> int:
         """How many of the batch's first rows can be put now. Amortised O(rows)."""
         while self._bytes + batch.nbytes > self.limit and self._compact_one():
             pass
@@ -72,7 +72,7 @@ class TupleHeap:
         return self.limit - (self._bytes * living // held if held else 0)
 
     def put(self, slots: Slots, batch: pa.RecordBatch) -> None:
-        """Keep the batch's rows, copied, under `slots`; `fitting` said that they fit."""
+        """Keep the batch's rows, copied, under `slots`; `how_many_fit` said that they fit."""
         if not len(slots):
             return
         pieces = max(1, -(-2 * batch.nbytes // self._segment_bytes))

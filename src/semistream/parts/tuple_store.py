@@ -40,16 +40,18 @@ class TupleLayout:
     def slot_bytes(self) -> int:
         """Bytes per slot without the heap's rows."""
         values = sum(dtype.itemsize for dtype in self.fixed.values())
-        return values + len(self._flags()) + (HEAP_BYTES_PER_SLOT if len(self.varying) else 0)
+        return values + self.flag_bytes + (HEAP_BYTES_PER_SLOT if len(self.varying) else 0)
+
+    @property
+    def flag_bytes(self) -> int:
+        """Bytes per slot that say which fixed columns are not null, a bit each."""
+        return (len(self.fixed) + 7) // 8
 
     def varying_bytes(self, sample: pa.RecordBatch) -> float:
         """Average bytes per tuple that go to the heap, judged by a sample."""
         if not len(self.varying) or not sample.num_rows:
             return 64.0 * len(self.varying)
         return float(sample.select(self.varying.names).nbytes) / float(sample.num_rows)
-
-    def _flags(self) -> bytes:
-        return bytes((len(self.fixed) + 7) // 8)
 
 
 class TupleStore:
@@ -65,17 +67,16 @@ class TupleStore:
         else:
             grant.take(capacity * layout.slot_bytes)
         self._values = {name: np.zeros(capacity, dtype) for name, dtype in layout.fixed.items()}
-        flag_bytes = (len(layout.fixed) + 7) // 8
-        self._flags = np.full((capacity, flag_bytes), 0xFF, np.uint8)
+        self._flags = np.full((capacity, layout.flag_bytes), 0xFF, np.uint8)
         self._nulls_seen = False
         self._grant = grant
         self._capacity = capacity
 
-    def fitting(self, batch: pa.RecordBatch) -> int:
+    def how_many_fit(self, batch: pa.RecordBatch) -> int:
         """How many of the batch's first rows can be put now."""
         if self._heap is None:
             return int(batch.num_rows)
-        return self._heap.fitting(batch.select(self._layout.varying.names))
+        return self._heap.how_many_fit(batch.select(self._layout.varying.names))
 
     @property
     def heap_limit(self) -> int:

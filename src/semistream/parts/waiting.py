@@ -20,12 +20,15 @@ from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_ups import FoundRows
+from semistream.parts.look_up_set import LookUpSet
 from semistream.parts.output import Output
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.stream_table import StreamTable
 
 Batches = Iterator[pa.RecordBatch]
+
+_STEPS_PER_REGION = 64
+"""Waiting tuples that are looked at, at most, for each region to be looked up."""
 
 
 class Observer(Protocol):
@@ -34,8 +37,8 @@ class Observer(Protocol):
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """Waiting tuples matched these rows, key by key, once for each tuple."""
 
-    def offer_found(self, found: FoundRows) -> None:
-        """The same for rows that were found for waiting tuples."""
+    def offer_found(self, look_ups: LookUpSet) -> None:
+        """Waiting tuples matched the rows of these look-ups."""
 
 
 class Prober:
@@ -58,32 +61,34 @@ class Prober:
 
     def probe(self, partition: Partition, region: int, start: int, stop: int) -> Batches:
         """Output r ⋈ H for rows start..stop of the partition; marks the tuples that matched."""
-        output = self._output
+        output, pairs = self._output, self._output.pairs
         self._recorder.partition_probes += 1
-        slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
-        for count in self._table.pairs(region, partition.codes, start, stop, slots, rows, exact):
+        exact = self._shape.codec.exact
+        for count in self._table.pairs(region, partition.codes, start, stop, pairs, exact):
+            rows = pairs.rows[:count]
             if self._observer is not None:
-                self._observer.offer(partition, rows[:count])
-            for begin, end in output.cuts(count, partial(partition.sizes, rows[:count])):
+                self._observer.offer(partition, rows)
+            for begin, end in output.cuts(count, partial(partition.sizes, rows)):
                 master = partition.batch.take(pa.array(rows[begin:end]))
-                yield from self._join(slots[begin:end], master)
+                yield from self._join(pairs.tuples[begin:end], master)
 
-    def probe_found(self, found: FoundRows) -> Batches:
-        """Output r ⋈ H for rows that were found; marks the tuples that matched."""
-        output = self._output
+    def probe_found(self, look_ups: LookUpSet) -> Batches:
+        """Output r ⋈ H for rows that were looked up; marks the tuples that matched."""
+        output, pairs = self._output, self._output.pairs
         self._recorder.partition_probes += 1
-        slots, rows, exact = output.slots, output.rows, self._shape.codec.exact
-        for count in self._table.found_pairs(found, slots, rows, exact):
-            for begin, end in output.cuts(count, partial(found.sizes, rows[:count])):
-                yield from self._join(slots[begin:end], found.take(rows[begin:end]))
+        found = look_ups.codes, look_ups.counts, look_ups.waits
+        for count in self._table.found_pairs(*found, pairs, self._shape.codec.exact):
+            rows = pairs.rows[:count]
+            for begin, end in output.cuts(count, partial(look_ups.sizes, rows)):
+                yield from self._join(pairs.tuples[begin:end], look_ups.take(rows[begin:end]))
         if self._observer is not None:
-            self._observer.offer_found(found)
+            self._observer.offer_found(look_ups)
 
     def finish(self, slots: NDArray[np.int32]) -> Batches:
         """Unlinked tuples are done: those that never matched go out as unmatched."""
         lonely = self._table.finish(slots)
         if len(lonely) and self._shape.how == "left":
-            most = len(self._output.slots)
+            most = len(self._output.pairs.tuples)
             for start in range(0, len(lonely), most):
                 part = self._table.gather(lonely[start : start + most])
                 yield from self._output.unmatched(part)
@@ -91,10 +96,7 @@ class Prober:
 
     def _join(self, slots: NDArray[np.int32], master: pa.RecordBatch) -> Batches:
         stream = self._table.gather(slots)
-        agree = self._shape.true_matches(stream, master)
-        if agree is not None:
-            keep = pa.array(agree)
-            stream, master, slots = stream.filter(keep), master.filter(keep), slots[agree]
+        stream, master, slots = self._shape.true_pairs(stream, master, slots)
         if not self._shape.codec.exact:
             self._table.mark_matched(slots)
         self._recorder.matches += len(slots)
@@ -139,7 +141,7 @@ class WaitingTuples:
 
     def enter(self, arrivals: Arrivals, stream: TupleSource) -> bool:
         """Put arrivals into table and queue; False when the heap had no room for them all."""
-        count = fitting(arrivals, self.table, stream, waiting=len(self))
+        count = put_back_excess(arrivals, self.table, stream, waiting=len(self))
         if count:
             slots = self.queue.append(count)
             self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
@@ -196,23 +198,27 @@ class WaitingTuples:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
 
-    def want(self, found: FoundRows) -> bool:
-        """Write down what the longest-waiting tuples look up next; False when none waits."""
-        return self.table.want(self.queue.links, self.queue.oldest(), found)
+    def oldest_regions(self, marked: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+        """At most `most` regions in which tuples wait, the longest-waiting tuple's first.
 
-    def probe_found(self, found: FoundRows) -> Batches:
-        """Join found rows with the tuples that wait for them, which are then done."""
-        yield from self._prober.probe_found(found)
-        yield from self._finish(self.table.remove_codes(found.codes))
+        Regions that are marked are passed over, and those returned are marked.
+        """
+        links, oldest = self.queue.links, self.queue.oldest()
+        return self.table.regions_from(links, oldest, marked, most, _STEPS_PER_REGION * most)
+
+    def probe_found(self, look_ups: LookUpSet) -> Batches:
+        """Join rows that were looked up with the tuples that wait for them, which are then done."""
+        yield from self._prober.probe_found(look_ups)
+        yield from self._finish(self.table.remove_codes(look_ups.codes))
 
     def probe_key(self, page: Partition, code: int) -> Batches:
-        """Join the rows of one code on a page with the tuples that wait for them."""
+        """Join the rows that one code has on a page with the tuples that wait for them."""
         first, behind = (np.searchsorted(page.codes, code, side) for side in ("left", "right"))
         yield from self._prober.probe(page, self.table.region(code), int(first), int(behind))
 
-    def is_left(self, found: FoundRows) -> bool:
-        """Whether the oldest tuple is still there though its partition was looked up."""
-        return self.table.region(self.look_up()) in found.partitions
+    def is_left(self, look_ups: LookUpSet) -> bool:
+        """Whether the oldest tuple still waits though its partition was looked up."""
+        return self.table.region(self.look_up()) in look_ups.partitions
 
     def next_after(self, partition: Partition, wanted: int) -> int | None:
         """The code that will be oldest once the partition and `wanted` are settled, if known."""
@@ -241,9 +247,11 @@ class WaitingTuples:
             yield from self._prober.finish(slots)
 
 
-def fitting(arrivals: Arrivals, table: StreamTable, stream: TupleSource, waiting: int) -> int:
-    """How many arrivals the table can take now; the rest goes back to the stream buffer."""
-    count = table.store.fitting(arrivals.batch)
+def put_back_excess(
+    arrivals: Arrivals, table: StreamTable, stream: TupleSource, waiting: int
+) -> int:
+    """Put back the arrivals for which the table has no room; returns how many there are left."""
+    count = table.store.how_many_fit(arrivals.batch)
     if count < len(arrivals.codes):
         stream.put_back(len(arrivals.codes) - count)
         if not count and not waiting:

@@ -5,6 +5,7 @@ and, when they are not in code order, a `Locator` that says where a key's rows a
 """
 
 from semistream.relation.locator import Locator
+from semistream.relation.mapped_pages import MappedPages
 from semistream.relation.master_table import MasterTable
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
@@ -16,6 +17,7 @@ __all__ = [
     "IO_MODES",
     "Frame",
     "Locator",
+    "MappedPages",
     "MasterTable",
     "MembershipFilter",
     "PageIndex",

@@ -26,7 +26,6 @@ __all__ = [
     "PageSource",
     "Storage",
     "checksum_bytes",
-    "checksum_file",
     "is_uri",
     "unused_name",
 ]
@@ -37,7 +36,6 @@ Location: TypeAlias = str | os.PathLike[str]
 FOLDERS = ("versions", "data")
 """The folders inside that of a master table."""
 
-_CHUNK = 1 << 20
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -156,15 +154,6 @@ class PageFiles:
 def checksum_bytes(data: bytes | memoryview) -> str:
     """The xxh3 checksum of some bytes, as 16 hex digits."""
     return xxhash.xxh3_64_hexdigest(data)
-
-
-def checksum_file(path: Path) -> str:
-    """The xxh3 checksum of a local file's content."""
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def unused_name(prefix: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.errors import MasterFormatError, OptionError
-from semistream.relation.files import FOLDERS, FileEntry, unused_name
+from semistream.relation.files import FOLDERS, FileEntry, PageSource, unused_name
 from semistream.relation.frame import ALIGNMENT, Frame
 
 __all__ = ["LocalSource", "LocalStorage"]
@@ -119,7 +119,7 @@ class LocalStorage:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
-    def open_pages(self, name: str, direct: bool) -> LocalSource:
+    def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading."""
         return LocalSource(self.path / name, direct)
 

@@ -13,7 +13,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,7 @@ class MappedPages:
             index.checksum,
             self._shared_states(),
             base,
+            np.zeros(3, np.int64),
         )
         self._scratch = np.zeros(_SCRATCH, np.uint8)
         self._looked_at = self._look_seconds = 0.0
@@ -107,6 +108,10 @@ class MappedPages:
                     f"{then.st_size:,} bytes and has {now.st_size:,}. Files of a master table "
                     "must not be written to. Restore it from a copy, or build the master again."
                 )
+
+    def refuse(self, page: int) -> NoReturn:
+        """Raise `CorruptPageError` for a page that is not as it was written."""
+        raise self._reader.corrupt(page, "its checksum or its content is not what was written")
 
     def close(self) -> None:
         """Forget the memory; the files are the reader's."""

@@ -28,22 +28,14 @@ class MasterVersion:
     Only its page index is in memory.
     """
 
-    _pages: PageIndex
-    _locator_pages: PageIndex | None
-
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
-        self._open_as(storage, manifest)
-        self._pages = self._index("index")
-        if "locator_index" in manifest.files:
-            self._locator_pages = self._index("locator_index")
-        check_files(storage, manifest, self._pages, self._locator_pages)
-
-    def _open_as(self, storage: Storage, manifest: Manifest) -> None:
-        """What the manifest says, before any other file is read."""
+    def __init__(
+        self, storage: Storage, manifest: Manifest, pages: PageIndex | None = None
+    ) -> None:
+        """`pages` is the page index of a relation without files; otherwise it is read from one."""
         self._storage = storage
         self._manifest = manifest
         self._shard: int | None = None
-        self._locator_pages = None
+        self._locator_pages: PageIndex | None = None
         self._filter: MembershipFilter | None = None
         self._stored_schema = manifest.stored_schema
         names = [name for name in self._stored_schema.names if name != manifest.code_column]
@@ -51,6 +43,11 @@ class MasterVersion:
             [self._stored_schema.field(name) for name in names], self._stored_schema.metadata
         )
         self._codec = KeyCodec([self._schema.field(name) for name in manifest.key])
+        self._pages = self._index("index") if pages is None else pages
+        if "locator_index" in manifest.files:
+            self._locator_pages = self._index("locator_index")
+        if pages is None:
+            check_files(storage, manifest, self._pages, self._locator_pages)
 
     def shard(self, number: int) -> Self:
         """One shard as a master table of its own, with no other shard's pages."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import InternalError, MasterFormatError
+from semistream.kernels.settling import settled_by_runs, settled_codes
 from semistream.keys import Codes
 from semistream.relation.files import Storage, checksum_bytes
 from semistream.relation.frame import ALIGNMENT, aligned
@@ -80,6 +81,24 @@ class PageIndex:
     def fences(self, count: int) -> NDArray[np.int64]:
         """The first code of every `count` pages, copied; only for pages in code order."""
         return self.first[::count].copy()
+
+    def crossed(self, edge: int) -> bool:
+        """Whether a key has rows on both sides of where page `edge` begins."""
+        return 0 < edge < len(self) and bool(self.last[edge - 1] == self.first[edge])
+
+    def settled(self, first: int, stop: int) -> tuple[int, int]:
+        """The codes low..high that the pages from `first` to before `stop` settle by themselves.
+
+        Every row of such a code is on these pages, or R has none. A code whose rows cross an
+        edge is not settled; low is above high when none is. Only for pages in code order.
+        """
+        return settled_codes(self.first, self.last, first, stop)
+
+    def settled_by_runs(self, firsts: Codes, stops: Codes) -> tuple[Codes, Codes]:
+        """The same for several runs of pages: their low and their high."""
+        low, high = np.empty_like(firsts), np.empty_like(firsts)
+        settled_by_runs(self.first, self.last, firsts, stops, low, high)
+        return low, high
 
     def stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         """The pages from `first` to before `stop` as stretches, each (first, stop); O(pages)."""

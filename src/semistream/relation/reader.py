@@ -24,8 +24,9 @@ from semistream.relation.page_index import PageIndex
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
-IO_MODES: Final = ("buffered", "direct")
-"""Through the operating system's page cache, or past it (O_DIRECT)."""
+IO_MODES: Final = ("buffered", "unmapped", "direct")
+"""Through the operating system's page cache, in place where it holds a page; the same, but always
+copied; past the cache (O_DIRECT)."""
 
 _MOST_OPEN = 128
 _MEND = "Restore the file from a copy, or build the master again."
@@ -118,11 +119,11 @@ class PageReader:
             for page in range(begin, end):
                 message = buffer.slice(offset.item(page) - base, length.item(page))
                 if xxhash.xxh3_64_intdigest(message) != checksum.item(page):
-                    raise self._corrupt(page, "its checksum is not the one that was written")
+                    raise self.corrupt(page, "its checksum is not the one that was written")
                 try:
                     batches.append(decode(message, schema))
                 except (OSError, pa.ArrowException) as error:
-                    raise self._corrupt(page, f"it cannot be decoded ({error})") from error
+                    raise self.corrupt(page, f"it cannot be decoded ({error})") from error
             place += self._size(begin, end)
         return batches
 
@@ -159,18 +160,12 @@ class PageReader:
         read, self.bytes_read = self.bytes_read - before, before
         return read
 
-    def count(self, reads: int, pages: int, read: int) -> None:
-        """Count reads that were done for stretches."""
-        self.reads += reads
-        self.pages_read += pages
-        self.bytes_read += read
-
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless what is in the frame from `base` on is, at its offset, the page."""
         begin = base + self.index.offset.item(page)
         message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
-            raise self._corrupt(page, "its checksum is not the one that was written")
+            raise self.corrupt(page, "its checksum is not the one that was written")
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
@@ -208,10 +203,10 @@ class PageReader:
                 got = source.read_into(frame.view[place + at : place + size], base + at)
             except OSError as error:
                 page = self._page_at(base + filled, first, stop)
-                raise self._corrupt(page, f"reading it failed ({error})") from error
+                raise self.corrupt(page, f"reading it failed ({error})") from error
             if at + got <= filled:
                 page = self._page_at(base + filled, first, stop)
-                raise self._corrupt(page, f"the file ends at byte {base + filled}")
+                raise self.corrupt(page, f"the file ends at byte {base + filled}")
             self.bytes_read += at + got - filled
             filled = at + got
         return size
@@ -248,7 +243,8 @@ class PageReader:
         ends = self.index.offset[first:stop] + self.index.length[first:stop]
         return first + int(np.searchsorted(ends, position, side="right"))
 
-    def _corrupt(self, page: int, reason: str) -> CorruptPageError:
+    def corrupt(self, page: int, reason: str) -> CorruptPageError:
+        """What is raised for a broken page."""
         file = self.files.shown(self.index.file.item(page))
         place = self.index.offset.item(page)
         return CorruptPageError(

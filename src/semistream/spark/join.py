@@ -1,10 +1,10 @@
 """`join`: a Spark DataFrame with a master table, as one `mapInArrow`.
 
-When the master table is in shards and the stream is divided to match, another one goes before it,
-which finds each tuple's shard, and a shuffle.
+If the master table is in shards and the stream is divided to match, two steps come before it:
+another `mapInArrow`, which finds the shard of each tuple, and a shuffle.
 
-Nothing of the stream passes through the driver. All that can be wrong is found here, before
-anything starts, with the messages of the engine itself; the rest is `worker`.
+No stream tuple passes through the driver. All arguments are checked here, before anything starts,
+with the engine's own messages. `worker` does the join itself.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
+from semistream.relation.files import Location
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
-from semistream.spark.shard_choice import is_divided
-from semistream.spark.shard_routes import divided
+from semistream.spark.shards.division import divided
+from semistream.spark.shards.memory import is_divided
 from semistream.spark.worker import JoinTask, Option, key_types, operator
 
-__all__ = ["AUTO", "join"]
+__all__ = ["AUTO_UNLESS_IN_MEMORY", "Option", "join"]
 
-AUTO: Final[tuple[str, Mapping[str, Option]]] = ("chybridjoin", {"front_percent": 50})
-"""What algorithm="auto" stands for unless all of R fits the memory: an algorithm, and options
-unless others are given.
+AUTO_UNLESS_IN_MEMORY: Final[tuple[str, Mapping[str, Option]]] = (
+    "chybridjoin",
+    {"front_percent": 50},
+)
+"""What algorithm="auto" means when R does not fit the memory: an algorithm and default options.
 
-A task ends with its micro-batch, so few tuples ever wait: the front stage has use for more."""
+A task ends with its micro-batch, so few tuples ever wait and the front stage can have more memory
+than usual."""
 _FRESHNESS: Final = ("pinned", "latest")
 _AMPLE: Final = 1 << 40
-"""Memory that is enough for any engine."""
+"""More bytes than any engine needs."""
 
 
 def join(
@@ -45,14 +49,14 @@ def join(
     master: MasterTable,
     *,
     on: On,
+    memory: int | str,
     how: str = "inner",
     algorithm: str = "auto",
-    memory: int | str,
     columns: Sequence[str] | None = None,
     freshness: str = "pinned",
     io: str = "buffered",
     shuffle: bool | None = None,
-    metrics_dir: str | os.PathLike[str] | None = None,
+    metrics: Location | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -65,21 +69,22 @@ def join(
         master: the master table; every executor must be able to read its path.
         on: the stream's key columns: a name, a list, or a dict from stream column to master key
             column.
+        memory: the budget of each task that runs at a time, as bytes or "64MB". A Python worker
+            keeps its engine, and so the memory, between micro-batches.
         how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
         algorithm: one of `ALGORITHMS`, or "auto".
-        memory: the budget of each task that runs at a time, as bytes or "64MB". Between
-            micro-batches a Python worker keeps its engine, and so the memory.
         columns: the master's columns to add, by default all but its key.
-        freshness: "pinned" for the version that `master` has open, "latest" for the newest when
-            a task starts, so that tasks of one batch, or a batch and its replay, may see
-            different ones. A version without one of the columns, or with another type of it,
-            stops the query.
-        io: "buffered", or "direct" to pass by the page cache of a local disk.
-        shuffle: for a master in shards, whether Spark divides the stream to match, so that each
-            task joins with one shard (and hot keys are spread over all); if not, each task joins
-            with all of them. By default if the master is larger than 4 times `memory`.
-        metrics_dir: a folder that every executor can write to; each task that finishes leaves
-            its metrics there as a JSON file.
+        freshness: "pinned" for the version that `master` has open; "latest" for the newest when
+            a task starts. With "latest", tasks of one batch, or a batch and its replay, may see
+            different versions. A version that lacks one of the columns, or has it with another
+            type, stops the query.
+        io: "buffered", or "direct" to bypass the page cache of a local disk.
+        shuffle: for a master in shards, whether Spark divides the stream to match. If so, each
+            task joins with one shard, and the tuples of hot keys are spread over all tasks; if
+            not, each task joins with all shards. By default it does if the master is larger than
+            4 times `memory`.
+        metrics: a folder that every executor can write to. Each task that finishes leaves its
+            metrics there as a JSON file.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     _check(df, freshness, shuffle, options)
@@ -101,7 +106,7 @@ def join(
         columns=tuple(shape.payload),
         types=carried_types(master, shape.payload),
         options=tuple(sorted(chosen.items())),
-        metrics_dir=None if metrics_dir is None else os.path.abspath(metrics_dir),
+        metrics=None if metrics is None else os.path.abspath(metrics),
         shards=master.shard_count,
     )
     schema = joined_schema(df, shape, pinned)
@@ -114,9 +119,12 @@ def join(
 def _broadcast(
     master: MasterTable, shape: JoinShape, memory: int
 ) -> tuple[str, dict[str, Any]] | None:
-    """All of R in every worker, if it fits: a broadcast that does not pass through the driver."""
+    """Algorithm and options to hold all of R in every worker; None if it does not fit.
+
+    Workers read R from its files, so this broadcast does not pass through the driver.
+    """
     nothing = pa.RecordBatch.from_pylist([], shape.stream_schema)
-    # Half stays free for tuples that are wider than their schema says.
+    # Half stays free: tuples may be wider than their schema lets one guess.
     options = in_memory(master, shape, nothing, memory // 2)
     return None if options is None else (IN_MEMORY, options)
 
@@ -144,22 +152,22 @@ def _check(
 def _checked_shape(
     df: DataFrame, master: MasterTable, algorithm: str, arguments: Mapping[str, Any]
 ) -> JoinShape:
-    """The shape of the join, after all that an engine checks when it starts."""
-    # What is no master table, the engine refuses.
+    """The shape of the join, after all checks that an engine makes when it starts."""
+    # The engine refuses what is not a master table; getattr lets it get that far.
     if getattr(master, "is_shard", False):
         raise OptionError(
             f"{master!r} is one shard of a master table, without the keys of the others. Give "
             "the whole: ss.MasterTable.open(path)."
         )
     if getattr(master, "shard_count", 1) > 1:
-        # How the shards share the memory is checked when that is decided.
+        # `is_divided` checks the memory later, once it knows how the shards share it.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
     return fixed_engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
 
 
 def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:
-    """The algorithm and options that "auto" stands for; others as they are."""
+    """The algorithm and options to run, with "auto" replaced by what it means."""
     if algorithm != "auto":
         return algorithm, dict(options)
-    chosen, defaults = AUTO
+    chosen, defaults = AUTO_UNLESS_IN_MEMORY
     return chosen, {**defaults, **options}

@@ -1,9 +1,9 @@
 """Schemas between Spark and Arrow: what a task will be given, and what it must give back.
 
-Spark hands a task Arrow batches and takes Arrow batches from it, but not of every type that a
-master table can hold: no unsigned integers, no milliseconds, no lists with 64-bit offsets. Such
-master columns are *carried* as the nearest type that loses nothing; where there is none, the
-join is refused before it starts.
+A task gets Arrow batches from Spark and gives Arrow batches back, but Spark does not have every
+type that a master table can hold: no unsigned integers, no milliseconds, no lists with 64-bit
+offsets. Such master columns are *carried* as the nearest type that loses nothing. Where there is
+none, the join is refused before it starts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
-from semistream.errors import ColumnClashError, KeyTypeError, UnsupportedTypeError
+from semistream.errors import ColumnClashError, UnsupportedTypeError
 from semistream.parts.join_shape import JoinShape
 from semistream.relation import MasterTable
+from semistream.spark.columns import arrow_schema, check_collations
 
-__all__ = ["carried_batch", "carried_type", "carried_types", "joined_schema", "stream_schema"]
+__all__ = [
+    "carried_batch",
+    "carried_type",
+    "carried_types",
+    "joined_schema",
+    "still_has",
+    "stream_schema",
+]
 
 _SAME: Final = frozenset(
     {
@@ -62,17 +69,8 @@ def stream_schema(df: DataFrame) -> pa.Schema:
     """The Arrow schema of the batches that Spark hands to a task of this frame."""
     conf = df.sparkSession.conf
     large = str(conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false"))
-    try:
-        return to_arrow_schema(
-            df.schema,
-            timezone=conf.get("spark.sql.session.timeZone"),
-            prefers_large_types=large.lower() == "true",
-        )
-    except PySparkException as error:
-        raise UnsupportedTypeError(
-            f"The stream has a column that Spark cannot hand over as Arrow: {error}. "
-            "Cast it to another type, or leave it out."
-        ) from error
+    timezone = conf.get("spark.sql.session.timeZone")
+    return arrow_schema(df, "stream", timezone, large.lower() == "true")
 
 
 def joined_schema(df: DataFrame, shape: JoinShape, pinned: bool = True) -> StructType:
@@ -80,7 +78,7 @@ def joined_schema(df: DataFrame, shape: JoinShape, pinned: bool = True) -> Struc
 
     Unless `pinned`, a master column may hold nulls: a later version of it may have some.
     """
-    _check_collations(df.schema, shape)
+    check_collations(df.schema, shape.stream_key, "Stream column")
     _check_cases(df, shape.payload)
     fields = list(shape.output_schema)[len(df.columns) :]
     carried = [
@@ -90,12 +88,18 @@ def joined_schema(df: DataFrame, shape: JoinShape, pinned: bool = True) -> Struc
 
 
 def carried_types(master: MasterTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """What Spark is told that these columns of the master are, as text to compare."""
+    """The types of these columns of the master as Spark knows them, as text to compare."""
     return tuple(str(carried_type(master.schema.field(name).type)) for name in columns)
 
 
+def still_has(master: MasterTable, columns: Sequence[str], types: Sequence[str]) -> bool:
+    """Whether this version of the master has these columns, carried as these types."""
+    known = all(name in master.schema.names for name in columns)
+    return known and carried_types(master, columns) == tuple(types)
+
+
 def carried_batch(batch: pa.RecordBatch, stream_columns: int) -> pa.RecordBatch:
-    """The result batch with its master columns as Spark takes them; no copy where they are so."""
+    """The result batch with its master columns carried; nothing is copied that has its type."""
     columns, fields = list(batch.columns), list(batch.schema)
     for i in range(stream_columns, len(columns)):
         target = carried_type(columns[i].type)
@@ -105,7 +109,7 @@ def carried_batch(batch: pa.RecordBatch, stream_columns: int) -> pa.RecordBatch:
 
 
 def carried_type(type_: pa.DataType) -> pa.DataType | None:
-    """The type as which Spark takes these values without loss; None if there is none.
+    """The type in which Spark takes these values without loss; None if there is none.
 
     >>> carried_type(pa.uint8()), carried_type(pa.timestamp("ns"))
     (DataType(int16), None)
@@ -156,19 +160,8 @@ def _carried(field: pa.Field) -> pa.DataType:
     return carried
 
 
-def _check_collations(schema: StructType, shape: JoinShape) -> None:
-    """Codes know strings by their bytes; under another collation different bytes are equal."""
-    for name in shape.stream_key:
-        kind = schema[name].dataType
-        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
-            raise KeyTypeError(
-                f"Stream column {name!r} has the collation {kind.collation}, but keys are compared "
-                f"by their bytes. Cast it first: collate({name}, 'UTF8_BINARY')."
-            )
-
-
 def _check_cases(df: DataFrame, payload: Sequence[str]) -> None:
-    """Spark takes names that differ only in case for the same, unless told otherwise."""
+    """To Spark, names that differ only in case are the same, unless it is told otherwise."""
     if str(df.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true":
         return
     known = {name.lower() for name in df.columns}

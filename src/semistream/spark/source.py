@@ -1,13 +1,13 @@
-"""A stream to play with: Zipf-distributed sales as a Spark data source.
+"""A stream to try things with: Zipf-distributed sales as a Spark data source.
 
     spark.readStream.format("semistream").option("keys", 100_000).option("rate", 5_000).load()
 
-Offsets are numbers of stream tuples. Tuples are made in blocks, each from a random generator of
-its own that counts blocks (J. K. Salmon et al.: Parallel random numbers: as easy as 1, 2, 3.
-SC 2011), so that a tuple depends on the options and its number alone: a replay gives the same rows
-however batches and partitions were cut, and executors make them in parallel.
+Offsets are numbers of stream tuples. Tuples are made in blocks, and the number of a block says
+where its random generator starts (J. K. Salmon et al.: Parallel random numbers: as easy as 1, 2, 3.
+SC 2011). So a tuple depends only on the options and its number: a replay gives the same rows
+however batches and partitions are cut, and executors make them in parallel.
 
-Needs PySpark 4.2, whose readers are told where a batch starts.
+Needs PySpark 4.2, which tells readers where a batch starts.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ __all__ = ["SALES", "SemistreamSource", "SourceOptions", "register_source"]
 SALES: Final = pa.schema(
     [("product_id", pa.int64()), ("quantity", pa.int32()), ("sold_at", pa.timestamp("us"))]
 )
-"""The columns, those of `semistream.workload.sales`."""
+"""The columns, as `semistream.workload.sales` has them."""
 BLOCK_ROWS: Final = 1 << 14
 _FIRST_SALE_US: Final = int(np.datetime64("2025-01-01", "us").astype(np.int64))
 _LARGEST_QUANTITY: Final = 9
 _TUPLE: Final = "tuple"
 Offset = dict[str, int]
 _CYCLE: Final = 10.0
-"""Seconds in which a bursty stream is fast once and slow once, half of the time each."""
+"""A bursty stream is fast for the first half of this many seconds and slow for the second."""
 _BURST: Final = 1.8
-"""How much faster than on average it is in the fast half; in the slow one it is 2 − 1.8 = 0.2."""
+"""Its rate in the fast half, in average rates; that in the slow half is 2 − 1.8 = 0.2."""
 _NUMBERS: Final[dict[str, tuple[str, type[int] | type[float], float, float]]] = {
     "keys": ("keys", int, 1, 2**53),
     "exponent": ("exponent", float, 0, 100),
@@ -56,7 +56,7 @@ _NUMBERS: Final[dict[str, tuple[str, type[int] | type[float], float, float]]] = 
     "rows": ("rows", int, 0, 2**53),
     "numPartitions": ("partitions", int, 1, 100_000),
 }
-"""The name in Spark → the field here, its type, the least and the most it can be."""
+"""The name of an option in Spark → its field, its type, and its least and greatest value."""
 _FLAGS: Final = ("scattered", "bursty")
 
 
@@ -67,21 +67,21 @@ def register_source(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a stream of sales is like. Names in Spark are in brackets where they differ."""
+    """The options of a stream of sales; in brackets their names in Spark, where they differ."""
 
     keys: int = 1_000_000
-    """Distinct products that sales can be of."""
+    """How many different products are sold."""
     exponent: float = 1.0
-    """Of the Zipf law; 0 is uniform."""
+    """The exponent of the Zipf law; 0 is uniform."""
     seed: int = 0
     rate: float | None = None
     """Tuples a second; 10,000 if neither this nor `rowsPerBatch` is given."""
     rows_per_batch: int | None = None
-    """[rowsPerBatch] tuples a micro-batch, however fast they are taken."""
+    """[rowsPerBatch] tuples a micro-batch, however fast batches follow one another."""
     rows: int | None = None
     """Tuples in all; without it the stream is endless."""
     scattered: bool = True
-    """Whether hot products are spread over the keys, rather than the lowest."""
+    """Whether the hot products are spread over all keys; if not, they have the lowest."""
     bursty: bool = False
     """Whether tuples come fast and slow in turn, at the same rate on average."""
     partitions: int = 2
@@ -89,7 +89,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From the strings that Spark gives; `OptionError` for what is not known or not so."""
+        """From the strings that Spark gives; `OptionError` for an unknown option or a bad value."""
         known = {name.lower(): name for name in (*_NUMBERS, *_FLAGS)}
         unknown = sorted(name for name in options if name.lower() not in known)
         if unknown:
@@ -125,7 +125,7 @@ class SourceOptions:
 
     def arrival_seconds(self, tuples: ArrayLike) -> NDArray[np.float64]:
         """When tuples of these numbers arrive: the inverse of `arrived`. O(tuples)."""
-        # Without a rate they are as far apart as in `workload.sales`.
+        # Without a rate, tuples are as far apart as in `workload.sales`.
         seconds: NDArray[np.float64] = np.asarray(tuples, np.float64) / (self.rate or 10_000.0)
         if not (self.bursty and self.rate):
             return seconds
@@ -213,7 +213,7 @@ class SalesReader(_Maker, api.DataSourceReader):
     """The whole of a stream that ends."""
 
     def partitions(self) -> Sequence[api.InputPartition]:
-        """Ranges of whole blocks; Spark wants one even of a stream without tuples."""
+        """Ranges of whole blocks; Spark needs one even for a stream without tuples."""
         ranges = tuple_ranges(0, self._options.rows or 0, self._options.partitions)
         return ranges or [api.InputPartition((0, 0))]
 
@@ -248,7 +248,7 @@ class SalesStreamReader(_Maker, api.DataSourceStreamReader, limits.SupportsTrigg
         self._all_available = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[api.InputPartition]:
-        """Ranges of whole blocks, but for the first and the last."""
+        """Ranges of whole blocks, except at the two ends."""
         return tuple_ranges(start[_TUPLE], end[_TUPLE], self._options.partitions)
 
     def _available(self, first: int, everything: bool) -> int:
@@ -259,7 +259,7 @@ class SalesStreamReader(_Maker, api.DataSourceStreamReader, limits.SupportsTrigg
             return options.batch_end(first)
         now = time.monotonic()
         if self._began is None:
-            # As if the stream had run until here: it goes on where a restart left it.
+            # Set the clock as if the stream had always run, so that a restart goes on here.
             self._began = now - float(options.arrival_seconds(first))
         return options.arrived(now - self._began)
 
@@ -287,7 +287,7 @@ def _block(options: SourceOptions, number: int) -> pa.RecordBatch:
 class _BlockKeys(ZipfKeys):
     def block(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Ranks and quantities of a block, from a generator set to its start."""
-        # The counter's lower half is left to the draws within the block.
+        # The lower half of the counter is for the draws within the block.
         self._random = np.random.Generator(np.random.Philox(key=self.seed, counter=number << 128))
         ranks = self.ranks(BLOCK_ROWS)
         return ranks, self._random.integers(1, _LARGEST_QUANTITY + 1, BLOCK_ROWS, np.int32)
@@ -295,5 +295,5 @@ class _BlockKeys(ZipfKeys):
 
 @lru_cache(maxsize=1)
 def _keys(domain: int, exponent: float, seed: int) -> _BlockKeys:
-    """The law of the keys; its table is large, so it stays in the worker from task to task."""
+    """The distribution of the keys. Its table is large, so a worker keeps it between tasks."""
     return _BlockKeys(domain, exponent, seed)

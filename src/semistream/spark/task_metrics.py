@@ -1,20 +1,28 @@
-"""What the tasks of a join have measured, as one.
+"""What the tasks of a join measure, on its way from the workers to the driver.
 
-Each task that ends leaves a JSON file in the join's `metrics_dir`. Spark may run a task twice;
-one file per task counts, the last attempt's.
+Each task that runs to its end leaves a JSON file in the folder that the join was given as
+`metrics`; the driver adds up the files of a micro-batch. Spark may run a task twice, after a
+failure or on speculation; then the file of its last attempt counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["TaskMetrics", "merged"]
+from pyspark import TaskContext
 
-_SUMS: Final = (
+from semistream.metrics import Metrics
+
+__all__ = ["TaskMetrics", "leave_record", "merged"]
+
+_SHOWN: Final = (
     "arrived",
     "joined",
     "unmatched",
@@ -22,19 +30,58 @@ _SUMS: Final = (
     "front_hits",
     "pages_read",
     "bytes_read",
+    "algorithm",
+    "service_rate",
+    "peak_memory",
+    "budget",
 )
-_SECONDS: Final = "seconds"
+"""Fields of `Metrics` that are shown of a micro-batch."""
+
+
+def leave_record(path: str, metrics: Metrics, *, version: int, warm: bool) -> None:
+    """Write the metrics of a task that has run to its end into the folder at `path`.
+
+    `version` is the master's; `warm` says whether the engine had served another task before. The
+    file appears whole or not at all.
+    """
+    record = {**_spark_task(), "master_version": version, "warm": warm, **asdict(metrics)}
+    record |= {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("batch", "stage", "partition", "attempt")
+    name = "-".join("x" if record[part] is None else str(record[part]) for part in names)
+    file = folder / f"{name}-{uuid.uuid4().hex[:12]}.json"
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps(record) + "\n", "utf-8")
+    unfinished.replace(file)
+
+
+def _spark_task() -> Mapping[str, int | str | None]:
+    """Which task of which micro-batch this is; outside Spark only the process is known."""
+    context = TaskContext.get()
+    if context is None:
+        names = ("query", "batch", "stage", "partition", "attempt")
+        return {**dict.fromkeys(names), "pid": os.getpid()}
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return {
+        "query": context.getLocalProperty("sql.streaming.queryId"),
+        "batch": None if batch is None else int(batch),
+        "stage": context.stageId(),
+        "partition": context.partitionId(),
+        "attempt": context.attemptNumber(),
+        "pid": os.getpid(),
+    }
 
 
 class TaskMetrics:
-    """The folder that tasks leave their metrics in."""
+    """The folder where tasks leave their metrics."""
 
     def __init__(self, folder: Path) -> None:
-        """The folder, which may not be there yet."""
+        """The folder need not exist yet."""
         self._folder = folder
 
     def clear(self) -> None:
-        """Forget what was left before."""
+        """Remove all files."""
         for path in self._files():
             path.unlink(missing_ok=True)
 
@@ -43,7 +90,7 @@ class TaskMetrics:
         return merged(self._read().values())
 
     def take(self, query: str, batch: int) -> dict[str, Any]:
-        """The tasks of a query's micro-batch as one; those of this batch are forgotten then."""
+        """The tasks of a query's micro-batch as one; removes their files."""
         found = {
             path: record
             for path, record in self._read(f"{batch}-*.json").items()
@@ -59,7 +106,7 @@ class TaskMetrics:
     def _read(self, pattern: str = "*.json") -> dict[Path, Mapping[str, Any]]:
         found = {}
         for path in self._files(pattern):
-            # Another reader may clear.
+            # Another process may have removed it.
             with contextlib.suppress(FileNotFoundError):
                 found[path] = json.loads(path.read_text("utf-8"))
         return found
@@ -68,24 +115,17 @@ class TaskMetrics:
 def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Several tasks' metrics as one; empty if there are none.
 
-    Counts are added up. `p99_seconds` is the slowest task's, so it is no less than that of all
-    tuples. `service_rate` is per task: tuples finished in a second of a task's time.
+    They are merged as runs of an engine are, see `Metrics.merge`: `service_rate` is tuples finished
+    in a second of a task's time, `p99_seconds` is of the tuples of all tasks.
     """
     last: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for record in sorted(records, key=lambda record: record["attempt"] or 0):
         last[tuple(record[name] for name in ("query", "batch", "stage", "partition"))] = record
     if not last:
         return {}
-    tasks = list(last.values())
-    sums: dict[str, Any] = {name: sum(task[name] for task in tasks) for name in _SUMS}
-    seconds = sum(task[_SECONDS] for task in tasks)
-    finished = sums["joined"] + sums["unmatched"]
-    return sums | {
-        "algorithm": tasks[0]["algorithm"],
-        "tasks": len(tasks),
-        "task_seconds": seconds,
-        "service_rate": finished / seconds if seconds > 0 else 0.0,
-        "p99_seconds": max(task["processing_time"]["p99"] for task in tasks),
-        "peak_memory": max(task["peak_memory"] for task in tasks),
-        "budget": max(task["budget"] for task in tasks),
+    joint = Metrics.merge(Metrics.of(record) for record in last.values())
+    return {name: getattr(joint, name) for name in _SHOWN} | {
+        "tasks": len(last),
+        "task_seconds": joint.seconds,
+        "p99_seconds": joint.processing_time.p99,
     }

@@ -1,16 +1,15 @@
 """The join inside a Python worker of Spark.
 
-A `JoinTask` says all that a worker needs to run the join on its share of the stream. Between
-micro-batches its engine waits in this module, with front stage and open files: Spark keeps the
-worker process and the modules it has imported, while what is shipped with a function is made
-anew for each task. So whatever Spark ships refers to this module by name.
+A `JoinTask` has all that a worker needs to join its share of the stream. Spark keeps a worker
+process, and the modules it has imported, from micro-batch to micro-batch; what it ships with a
+function is made anew for each task. So engines wait in this module between tasks, with their front
+stage and open files, and whatever Spark ships refers to this module by name.
 
     task ──► take engine, or open one ──► run to the end ──► lay it back
                      │                        │ error
                      └── older version: drop  └─► drop
 
-With a master table in shards, what is kept is an engine and what it shares the task's memory
-with (`shard_join`).
+With a master table in shards, what is kept is a `OneShard` or an `AllShards` in place of an engine.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from semistream.errors import BudgetError, MasterChangedError
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.relation import MasterTable
-from semistream.spark.schema import carried_batch, carried_types
-from semistream.spark.shard_join import AllShards, OneShard
-from semistream.spark.shard_routes import ROUTE_COLUMNS, KeyShards
-from semistream.spark.task_record import leave_record
+from semistream.spark.schema import carried_batch, still_has
+from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
+from semistream.spark.shards.joins import AllShards, OneShard
+from semistream.spark.task_metrics import leave_record
 
 __all__ = [
     "EngineCache",
@@ -47,14 +46,15 @@ Option = int | str | bool | None
 """A value that an option of an engine can take."""
 
 _MOST_IDLE: Final = 2
-"""Engines that wait for their next task. Each holds its budget, so there are few: one for the
-query, and one for another join of the same query, whose tasks the worker may serve in turn. When
-the stream is divided by shard, a worker gets any shard's tasks, so it is luck if it has the engine
-of just that one: to make sure, each worker would have to hold the memory of all of them."""
+"""How many engines may wait for their next task. Each holds its budget, so there are few: one for
+the query, and one for a second join in the same query, whose tasks the worker may serve in turn.
+
+When the stream is divided by shard, a worker gets tasks of any shard, so the engine it has kept is
+often of another one. To keep one for every shard, a worker would need the memory of them all."""
 
 
 class Joining(Protocol):
-    """What a task runs: an engine, or what joins with shards by means of engines."""
+    """What a task runs: an engine, or something that runs engines on shards."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join a stream without pauses, yielding result batches as they come."""
@@ -74,8 +74,8 @@ class JoinTask:
     """
 
     path: str = field(repr=False)
-    """The master table's, absolute or a URI: a worker may stand in another directory. Not shown,
-    since a URI may hold passwords."""
+    """Where the master table is: an absolute path or a URI, since a worker may run in another
+    directory. Not shown, since a URI may hold passwords."""
     version: int | None
     """The master's version; None for the newest when a task starts."""
     on: tuple[tuple[str, str], ...]
@@ -83,64 +83,65 @@ class JoinTask:
     how: str
     algorithm: str
     memory: int
-    """Bytes for all engines of a task, so for each task that runs at a time."""
+    """Bytes for all engines of one task."""
     io: str = "buffered"
     columns: tuple[str, ...] | None = None
     options: tuple[tuple[str, Option], ...] = ()
     types: tuple[str, ...] | None = None
-    """What Spark was told that `columns` are; None to take them as they come."""
-    metrics_dir: str | None = None
-    """A folder that takes a JSON file per task that has finished; None for none."""
+    """The types that Spark expects of `columns`; None to take them as they come."""
+    metrics: str | None = None
+    """A folder where each task that finishes leaves a JSON file; None for none."""
     shards: int = 1
     """Shards of the master table."""
     divided_by: tuple[str, ...] | None = None
-    """The key's types by which the stream was divided to match the shards, its route in its last
-    columns; None when it comes as it is."""
+    """The types of the key by which the stream was divided to match the shards; each tuple's
+    destination is then in its last columns. None if the stream is not divided."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the batches of one Spark task. The engine is this task's alone while it runs."""
-        # To an engine an empty batch is a pause; to Spark it is only a partition without rows.
+        # To an engine an empty batch means a pause. Empty batches from Spark mean nothing.
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return
         key = self._engine_key(first)
-        route = 0 if key.shard is None else ROUTE_COLUMNS
+        added = 0 if key.shard is None else DESTINATION_COLUMNS
         kept = _ENGINES.take(key)
         joining = key.open() if kept is None else kept
         run = joining.run(chain([first], filled))
         try:
             for batch in run:
-                yield carried_batch(batch, len(first.schema) - route)
+                yield carried_batch(batch, len(first.schema) - added)
         except BaseException as error:
             if isinstance(error, BudgetError) and self.shards > 1:
                 error.add_note(
                     f"An engine on a shard has part of the task's {self.memory:,} bytes."
                 )
-            # Also when Spark wants no more rows: what an engine half-way holds is of no use.
+            # Spark also ends up here when it wants no more rows. Either way the engine stopped
+            # half-way, and no other task can use it.
             _close(run)
             joining.close()
             raise
         metrics = joining.metrics()
         _ENGINES.lay_back(key, joining)
-        if self.metrics_dir is not None:
-            leave_record(self.metrics_dir, metrics, version=key.version, warm=kept is not None)
+        if self.metrics is not None:
+            leave_record(self.metrics, metrics, version=key.version, warm=kept is not None)
 
     def engine(self, master: MasterTable, memory: int) -> Engine:
-        """An engine on a master table or a shard, with a part of the task's memory or all."""
+        """An engine on a master table or one of its shards, with all of the memory or a part."""
         options: dict[str, Any] = dict(self.options)
         return fixed_engine(
             master, algorithm=self.algorithm, memory=memory, **self._terms(), **options
         )
 
     def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
-        """An INLJ that gives the same columns; it passes the filter by, to be soon at work."""
+        """An INLJ that gives the same columns. It skips the filter, which takes time to load."""
         return fixed_engine(
             master, algorithm="inlj", memory=memory, use_filter=False, **self._terms()
         )
 
     def key_shards(self, master: MasterTable) -> KeyShards:
-        """What finds the shard of the join's stream tuples."""
+        """Finds the shard of each stream tuple of this join."""
         key = tuple(resolve_on(dict(self.on), master.key).values())
         return KeyShards(master.codec, key, self.shards)
 
@@ -148,7 +149,7 @@ class JoinTask:
         return {"on": dict(self.on), "how": self.how, "io": self.io, "columns": self.columns}
 
     def _engine_key(self, first: pa.RecordBatch) -> EngineKey:
-        """What the task's engine is made for; the first tuple tells the shard it was sent to."""
+        """What the task's engine must be made for; the first tuple says which shard it is."""
         version = MasterTable.open(self.path).version if self.version is None else self.version
         divided = self.divided_by is not None
         shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
@@ -162,16 +163,16 @@ class EngineKey(NamedTuple):
     version: int
     """The master's version, resolved."""
     schema: bytes
-    """The stream's Arrow schema: a session may change time zone or string type in between."""
+    """The stream's Arrow schema: a session may change its time zone or string type."""
     shard: int | None = None
-    """The shard by which the task's part of the stream was divided; None if it was not."""
+    """The shard whose tuples the task gets; None if the stream is not divided."""
 
     def open(self) -> Joining:
-        """A new engine, or what joins with the shards."""
+        """A new engine, or a join with the shards."""
         task, master = self.task, self._master()
         if task.shards == 1:
             return task.engine(master, task.memory)
-        # The whole's index is let go of: the shards have copies of its parts.
+        # `master` and its index are not kept: the shards have copies of their parts of it.
         shards = [master.shard(i) for i in range(task.shards)]
         keys = task.key_shards(master)
         if self.shard is None:
@@ -179,13 +180,11 @@ class EngineKey(NamedTuple):
         return OneShard(task, shards, self.shard, keys, task.memory)
 
     def _master(self) -> MasterTable:
-        """The version that is joined with; it must fit the query."""
+        """The version of the master to join with; an error if it does not fit the query."""
         task = self.task
         master = MasterTable.open(task.path, self.version)
         columns = task.columns or ()
-        missing = [name for name in columns if name not in master.schema.names]
-        found = None if missing else carried_types(master, columns)
-        if task.types is not None and found != task.types:
+        if task.types is not None and not still_has(master, columns, task.types):
             wanted = dict(zip(columns, task.types, strict=True))
             raise _changed(master, f"the columns\n{master.schema}\n", str(wanted))
         if master.shard_count != task.shards:
@@ -201,9 +200,9 @@ class EngineKey(NamedTuple):
 
 
 class EngineCache:
-    """Engines that wait for their next task, the least recently used given up first.
+    """Engines that wait for their next task; the least recently used is closed first.
 
-    An engine that runs is not in here, so no two tasks can have the same one.
+    A running engine is not in here, so two tasks never have the same one.
     """
 
     def __init__(self, most: int) -> None:
@@ -216,7 +215,7 @@ class EngineCache:
         return len(self._idle)
 
     def take(self, key: EngineKey) -> Joining | None:
-        """Take out the engine of this key; those of older versions are given up. O(engines)."""
+        """Take out the engine of this key; those of older versions are closed. O(engines)."""
         for other in [other for other in self._idle if key.outdates(other)]:
             self._idle.pop(other).close()
         return self._idle.pop(key, None)
@@ -232,7 +231,7 @@ _ENGINES: Final = EngineCache(_MOST_IDLE)
 
 
 def key_types(master: MasterTable) -> tuple[str, ...]:
-    """The types of a master table's key columns; with others, keys may have other codes."""
+    """The types of a master table's key columns: they decide which codes keys have."""
     return tuple(str(master.schema.field(name).type) for name in master.key)
 
 
@@ -244,9 +243,9 @@ def _changed(master: MasterTable, found: str, wanted: str) -> MasterChangedError
 
 
 def operator(task: JoinTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The task as a function whose name tells what runs, in `explain` and in Spark's UI.
+    """The task as a function; `explain` and Spark's UI show its name, which says what runs.
 
-    The function is shipped by value, but the task's class by reference to this module.
+    Spark ships the function by value, but the task's class by reference to this module.
     """
 
     def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -265,7 +264,7 @@ def _size(memory: int) -> str:
 
 
 def _close(run: Iterator[pa.RecordBatch]) -> None:
-    """End a run half-way, if it is a generator; anything else ends with its last reference."""
+    """End a run half-way if it is a generator; anything else ends with its last reference."""
     close = getattr(run, "close", None)
     if close is not None:
         close()

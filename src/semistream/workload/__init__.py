@@ -6,24 +6,7 @@ ones apart so that they do not share pages by accident, and `products` and `sale
 them as a master table and its stream. The same seed gives the same rows.
 """
 
-from semistream.workload.bursty import BurstySteps, hurst_exponent
-from semistream.workload.locality import LocalKeys
 from semistream.workload.retail import products, sales
-from semistream.workload.synthetic import KeyedTuples, master_rows
-from semistream.workload.weather import StationKeys, weather_reports
-from semistream.workload.zipf import ZipfKeys, scattered, zipf_rows
+from semistream.workload.zipf import ZipfKeys, scattered
 
-__all__ = [
-    "BurstySteps",
-    "KeyedTuples",
-    "LocalKeys",
-    "StationKeys",
-    "ZipfKeys",
-    "hurst_exponent",
-    "master_rows",
-    "products",
-    "sales",
-    "scattered",
-    "weather_reports",
-    "zipf_rows",
-]
+__all__ = ["ZipfKeys", "products", "sales", "scattered"]

@@ -5,15 +5,11 @@ Beyond that the table would outgrow what it feeds, so keys are drawn by rejectio
 invert the integral of the law's continuous hull, keep a draw with the ratio of the two.
 It needs no table and keeps most draws whatever the exponent.
 
-The papers' own generator inverts the integral and rounds down, without a correction (Naeem et al.
-2011, Figure 9); law="integral" draws as they did: a little less of rank 0, a little more behind.
-
 W. Hörmann and G. Derflinger: Rejection-inversion to generate variates from monotone
 discrete distributions. ACM TOMACS 6(3), 1996.
 """
 
 import math
-from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -33,26 +29,22 @@ _SCATTER_ROUNDS: Final = 3
 class ZipfKeys:
     """Seeded ranks in 0..domain-1, rank 0 the most frequent; exponent 0 is uniform.
 
-    The sequence depends on the seed alone, not on how many ranks each call asks for. `law` is
-    "exact", or "integral" for the papers' approximation.
+    The sequence depends on the seed alone, not on how many ranks each call asks for.
 
     Example:
         >>> ZipfKeys(domain=1_000, exponent=1.0, seed=7).ranks(8).tolist()
         [59, 463, 186, 2, 4, 387, 0, 261]
     """
 
-    def __init__(self, domain: int, exponent: float, seed: int, law: str = "exact") -> None:
-        _check_domain(domain)
-        _check_exponent(exponent)
+    def __init__(self, domain: int, exponent: float, seed: int) -> None:
+        check_law(domain, exponent)
         _check_seed(seed)
-        if law not in ("exact", "integral"):
-            raise OptionError(f'law is {law!r}; give "exact" or "integral".')
         self.domain = domain
         self.exponent = exponent
         self.seed = seed
         self._random = np.random.default_rng(seed)
-        exact = _Table if domain <= _TABLE_LIMIT else _Hull
-        self._law: _Law = (exact if law == "exact" else _Integral)(domain, exponent)
+        law = _Table if domain <= _TABLE_LIMIT else _Hull
+        self._law: _Law = law(domain, exponent)
 
     def ranks(self, n: int) -> Ints:
         """The next n ranks. O(n log domain) with the table, O(n) without."""
@@ -120,57 +112,25 @@ class _Hull:
         return np.exp(-self._exponent * np.log(x))
 
     def _area(self, x: Floats) -> Floats:
-        return _area(x, self._exponent)
+        return hull_area(x, self._exponent)
 
     def _position(self, area: Floats) -> Floats:
-        return _position(area, self._exponent)
+        return hull_position(area, self._exponent)
 
 
-def _area(x: Floats, exponent: float) -> Floats:
+def hull_area(x: Floats, exponent: float) -> Floats:
     """The integral of the hull from 1 to x: (x^(1-q) - 1) / (1-q), or log x for q = 1."""
     log = np.log(x)
     return log * _ratio(np.expm1, (1.0 - exponent) * log)
 
 
-def _position(area: Floats, exponent: float) -> Floats:
-    """The inverse of `_area`."""
+def hull_position(area: Floats, exponent: float) -> Floats:
+    """The inverse of `hull_area`."""
     # Rounding may carry the product to -1 or below, where the logarithm ends: such a
     # draw lies at an end of the domain, and the caller clips it.
     scaled = np.maximum(area * (1.0 - exponent), -1.0)
     with np.errstate(divide="ignore", over="ignore"):
         return np.exp(area * _ratio(np.log1p, scaled))
-
-
-class _Integral:
-    """The inverse of the integral of x^-exponent over 1..domain+1, rounded down."""
-
-    def __init__(self, domain: int, exponent: float) -> None:
-        self._domain = domain
-        self._exponent = exponent
-        self._whole = float(_area(np.array(domain + 1.0), exponent))
-
-    def ranks(self, uniform: Floats) -> Ints:
-        """The rank that each uniform number stands for."""
-        place = _position(uniform * self._whole, self._exponent)
-        return np.clip(place, 1.0, float(self._domain)).astype(np.int64) - 1
-
-
-def zipf_rows(rows: int, domain: int, exponent: float) -> Callable[[Ints], Ints]:
-    """A relation whose key column follows the law: from row numbers to keys that never fall.
-
-    Row i has the key at share (i + 1/2) / rows of the law, by inverse integral, so that R needs
-    no table and no key is drawn at random. Key 0 has the most rows.
-
-    Example:
-        >>> zipf_rows(10, domain=10, exponent=1.0)(np.arange(10)).tolist()
-        [0, 0, 0, 1, 1, 2, 3, 5, 6, 8]
-    """
-    _check_domain(domain)
-    _check_exponent(exponent)
-    if rows < 1:
-        raise OptionError(f"rows is {rows}; give at least 1.")
-    law = _Integral(domain, exponent)
-    return lambda numbers: law.ranks((numbers + 0.5) / rows)
 
 
 def scattered(ranks: Ints, domain: int, seed: int) -> Ints:
@@ -222,14 +182,16 @@ def _ratio(function: np.ufunc, x: Floats) -> Floats:
     return ratio
 
 
+def check_law(domain: int, exponent: float) -> None:
+    """Refuse a domain or an exponent that no Zipf law here has."""
+    _check_domain(domain)
+    if not (math.isfinite(exponent) and exponent >= 0):
+        raise OptionError(f"exponent is {exponent}; give a finite number of at least 0.")
+
+
 def _check_domain(domain: int) -> None:
     if not 1 <= domain <= _LARGEST_DOMAIN:
         raise OptionError(f"domain is {domain}; give a number of keys from 1 to 2^53.")
-
-
-def _check_exponent(exponent: float) -> None:
-    if not (math.isfinite(exponent) and exponent >= 0):
-        raise OptionError(f"exponent is {exponent}; give a finite number of at least 0.")
 
 
 def _check_seed(seed: int) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import semistream as ss
-from semistream.spark.pipeline import Pipeline
+from semistream.spark.pipeline.pipeline import Pipeline
 from semistream.testing import rows_of
 
 KEYS = 400

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.spark.sinks import ParquetSink
+from semistream.spark.pipeline.sinks import ParquetSink
 from semistream.testing import assert_same_rows, oracle_join
 
 pytestmark = pytest.mark.service

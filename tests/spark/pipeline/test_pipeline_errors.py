@@ -13,8 +13,8 @@ from semistream.errors import (
     OptionError,
     PipelineStateError,
 )
-from semistream.spark.routes import Retry, parse_duration
-from semistream.spark.sinks import ParquetSink, TableSink
+from semistream.spark.pipeline.routes import Retry, parse_duration
+from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 
 CASES = [
     ({"how": "outer"}, OptionError, 'Use one of: "left", "inner"'),

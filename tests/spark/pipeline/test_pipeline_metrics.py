@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import asdict
 
 import pytest
 from pyspark.sql.functions import count_if
 
-from semistream.spark.batch_log import Counts, Outcome
+from semistream.metrics import Recorder
 from semistream.spark.join import join
-from semistream.spark.listener import MetricsListener
-from semistream.spark.metrics_log import append_line, last_batch, prometheus_text
-from semistream.spark.routes import Retry
+from semistream.spark.pipeline.batch_log import Counts, Outcome
+from semistream.spark.pipeline.listener import MetricsListener
+from semistream.spark.pipeline.metrics_log import append_line, last_batch, prometheus_text
+from semistream.spark.pipeline.routes import Retry
 from semistream.spark.task_metrics import TaskMetrics
-from semistream.testing import oracle_join
+from semistream.testing import ManualClock, oracle_join
 
 
 def parsed(text):
@@ -104,7 +106,7 @@ def test_tuples_that_pass_the_join_by_are_no_misses(shop):
 def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
     master = shop.master()
     sold = shop.sell(100, 100)
-    listener = MetricsListener(shop.folder / "lines", metrics_dir=shop.folder / "tasks")
+    listener = MetricsListener(shop.folder / "lines", metrics=shop.folder / "tasks")
     shop.spark.streams.addListener(listener)
     try:
         frame = join(
@@ -113,7 +115,7 @@ def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
             on="id",
             how="left",
             memory="1MB",
-            metrics_dir=shop.folder / "tasks",
+            metrics=shop.folder / "tasks",
         ).selectExpr("*", "name IS NULL AS lacks")
         frame = frame.observe("found", count_if("lacks").alias("lacking"))
         query = frame.writeStream.format("noop").queryName("direct").trigger(availableNow=True)
@@ -155,18 +157,21 @@ def test_names_are_escaped_and_what_is_not_known_is_left_out():
 
 
 def test_one_file_per_task_counts(tmp_path):
-    record = {"query": "q", "batch": 4, "stage": 7, "partition": 0, "attempt": 0}
-    record |= dict.fromkeys(("joined", "unmatched", "outputs", "arrived"), 10)
-    record |= {"front_hits": 5, "pages_read": 3, "bytes_read": 30, "seconds": 2.0}
-    record |= {"algorithm": "inlj", "processing_time": {"p99": 0.5}, "peak_memory": 7, "budget": 9}
+    recorder = Recorder(ManualClock(), joined=10, unmatched=10, front_hits=5, pages_read=3)
+    recorder.processing.add(0.25, 20)
+    record = asdict(recorder.snapshot("inlj", peak_memory=7, budget=9)) | {"seconds": 2.0}
+    recorder.processing.add(0.5, 10)
+    slow = asdict(recorder.snapshot("inlj", peak_memory=8, budget=9))
+    record |= {"query": "q", "batch": 4, "stage": 7, "partition": 0, "attempt": 0}
     again = record | {"attempt": 1, "joined": 12}
-    other = record | {"partition": 1, "peak_memory": 8, "processing_time": {"p99": 0.25}}
+    other = record | {"partition": 1, **slow, "seconds": 2.0}
     strange = record | {"batch": 3}
     for i, one in enumerate((record, again, other, strange)):
         (tmp_path / f"{one['batch']}-{i}.json").write_text(json.dumps(one))
     found = TaskMetrics(tmp_path).take("q", 4)
     assert (found["joined"], found["unmatched"], found["tasks"]) == (22, 20, 2)
-    assert (found["peak_memory"], found["budget"], found["p99_seconds"]) == (8, 9, 0.5)
+    assert (found["pages_read"], found["peak_memory"], found["budget"]) == (6, 8, 9)
+    assert found["p99_seconds"] == pytest.approx(0.5, rel=0.04)
     assert found["service_rate"] == pytest.approx(42 / 4)
     assert [path.name for path in tmp_path.iterdir()] == ["3-3.json"]
     assert TaskMetrics(tmp_path / "none").collect() == {}

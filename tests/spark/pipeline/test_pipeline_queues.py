@@ -8,9 +8,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from semistream.spark.batch_log import BatchLog
-from semistream.spark.queues import QueueEntry
-from semistream.spark.routes import Retry
+from semistream.spark.pipeline.batch_log import BatchLog
+from semistream.spark.pipeline.queues import QueueEntry
+from semistream.spark.pipeline.routes import Retry
 from semistream.testing import ManualClock, assert_same_rows, oracle_join, rows_of
 
 pytestmark = pytest.mark.service

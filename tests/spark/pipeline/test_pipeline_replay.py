@@ -9,12 +9,12 @@ import pytest
 
 import semistream as ss
 from semistream.errors import CheckpointError, ConservationError
-from semistream.spark import staging
-from semistream.spark.batch_log import BatchLog, pinned_versions
-from semistream.spark.batch_run import BatchRun
-from semistream.spark.routes import Retry
-from semistream.spark.sinks import ParquetSink
-from semistream.spark.staging import Staging
+from semistream.spark.pipeline import staging
+from semistream.spark.pipeline.batch_log import BatchLog, pinned_versions
+from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.routes import Retry
+from semistream.spark.pipeline.sinks import ParquetSink
+from semistream.spark.pipeline.staging import Staging
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
 
 pytestmark = pytest.mark.service

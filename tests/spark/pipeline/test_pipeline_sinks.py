@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from semistream.errors import CheckpointError, OptionError, SinkError
 from semistream.relation.remote_storage import RemoteStorage
-from semistream.spark import batch_log
-from semistream.spark.batch_log import BatchLog, BatchRecord, Counts, Outcome
-from semistream.spark.batch_run import BatchRun
-from semistream.spark.folders import Folder
-from semistream.spark.queues import QueueEntry
-from semistream.spark.sinks import ParquetSink, TableSink
+from semistream.spark.pipeline import batch_log
+from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
+from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.folders import Folder
+from semistream.spark.pipeline.queues import QueueEntry
+from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 from semistream.testing import assert_same_rows, oracle_join
 
 # Spark's workers cannot import the tests: what is sent to them is sent whole.

@@ -41,7 +41,7 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.MasterTabl
 def slow_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CostFactors:
     """The factors of a machine where a read takes 5 ms, as if they had been measured."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    reads = dict.fromkeys(("partition_read", "sequential_read", "set_read"), 5e-3)
+    reads = dict.fromkeys(("partition_read", "sequential_read", "batched_read"), 5e-3)
     factors = replace(shipped_factors().factors, **reads)
     path = factors_path("buffered")
     path.parent.mkdir()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 
 import semistream as ss
 from semistream.cost.factors import shipped_factors
@@ -15,8 +17,9 @@ from semistream.cost.pricing import priced_seconds
 from semistream.cost.simulation import simulated_reads
 from semistream.cost.skew import Skew
 from semistream.cost.steady_state import steady_state
+from semistream.cost.tuner import Tuner
 from semistream.parts.join_shape import JoinShape
-from semistream.workload import ZipfKeys, sales
+from semistream.workload import ZipfKeys, products, sales
 
 FACTORS = shipped_factors().factors
 Cases = list[tuple[str, str, float, float, dict[str, Any]]]
@@ -75,7 +78,7 @@ def test_predicted_and_priced_rates_agree(
     assert predicted.plan == engine.plan
     assert predicted.rate == pytest.approx(1 / priced_seconds(found, FACTORS), rel=0.05)
     assert predicted.io_per_tuple == pytest.approx(found.pages_read, rel=0.06)
-    for name in ("partition_probes", "hash_probes", "front_chunks", "set_codes"):
+    for name in ("partition_probes", "hash_probes", "front_chunks", "batched_codes"):
         expected, came = (getattr(one, name) for one in (predicted.operations, found))
         assert expected == pytest.approx(came, rel=0.1), name
 
@@ -97,6 +100,39 @@ def test_steady_state_and_simulation_agree_where_both_hold() -> None:
         state = steady_state(shares, slots, look_ups)
         played = simulated_reads(shares, slots, look_ups)
         assert state.reads == pytest.approx(played, rel=0.03)
+
+
+def test_a_simulation_leaves_the_callers_random_numbers_alone() -> None:
+    shares = Shares(np.full(20, 0.05), np.ones(20))
+
+    def seed() -> None:
+        np.random.seed(7)
+
+    def draw() -> float:
+        return float(np.random.random())
+
+    for seeds, draws in ((seed, draw), (njit(seed), njit(draw))):
+        seeds()
+        expected = draws()
+        seeds()
+        simulated_reads(shares, 100)
+        assert draws() == expected
+
+
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "chybridjoin", "rmeshjoin", "inlj"])
+def test_a_plan_has_room_for_the_membership_filter(tmp_path: Path, algorithm: str) -> None:
+    """As the engine has it: set apart where the memory is enough, left out where it is not."""
+    table = products(20_000, seed=1)
+    options: dict[str, Any] = {"key": "product_id", "page_bytes": 8192, "filter_bits": 32}
+    master = ss.MasterTable.from_arrow(table, tmp_path / "r", **options)
+    some, held = model(master, 0.5), []
+    least = some.sizing(algorithm).least_memory({})
+    for memory in (1 << 20, least):
+        engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=memory)
+        assert some.planned(algorithm, memory).plan == engine.planned(some.sample)
+        held.append(some.planned(algorithm, memory).plan.parts.get("filter", 0))
+    assert held == [master.filter_bytes, 0]
+    assert "filter" in Tuner(some).best(algorithm, 1 << 20).plan.parts
 
 
 def test_shares_add_up_and_the_heaviest_come_last(masters: dict[str, ss.MasterTable]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +10,48 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.cost import CostFactors, priced_rate, priced_seconds
+from semistream.cost import CostFactors, calibration, priced_rate, priced_seconds
 from semistream.cost.factors import shipped_factors
 from semistream.cost.pricing import priced_parts
+from semistream.counters import FACTORS, PRICES, Price
 from semistream.errors import OptionError
 from semistream.metrics import Metrics, Recorder
 
-COUNTERS = {
-    "partition_read": "partitions_read",
-    "page_read": "pages_read",
-    "byte_read": "bytes_read",
-    "index_page_read": "index_pages_read",
-    "probe": "probes",
-    "hash_probe": "hash_probes",
-    "set_code": "set_codes",
-    "front_probe": "front_probes",
-    "front_chunk": "front_chunks",
-    "partition_probe": "partition_probes",
-    "append": "appends",
-    "delete": "deletes",
-    "output": "outputs",
-    "stream_read": "stream_reads",
-    "iteration": "iterations",
-    "shed": "shed",
-}
 
-
-@pytest.mark.parametrize(("factor", "counter"), COUNTERS.items())
-def test_every_factor_prices_its_counter(factor: str, counter: str) -> None:
+@pytest.mark.parametrize("price", PRICES, ids=lambda price: price.counter)
+def test_every_factor_prices_its_counter(price: Price) -> None:
     recorder = Recorder(lambda: 0.0)
-    setattr(recorder, counter, 3)
-    factors = CostFactors(**{factor: 2.0})
+    setattr(recorder, price.counter, 3)
+    factors = CostFactors(**{price.factor: 2.0})
     assert priced_seconds(recorder, factors) == 6.0
-    assert priced_parts(recorder, factors)[factor] == 6.0
+    assert priced_parts(recorder, factors)[price.factor] == 6.0
 
 
-def test_no_factor_is_forgotten() -> None:
-    names = {field.name for field in fields(CostFactors)}
-    assert names == {*COUNTERS, "sequential_read", "set_read", "set_byte"}
-    assert names == set(priced_parts(Recorder(lambda: 0.0), CostFactors()))
+def test_factors_and_the_table_of_counters_agree() -> None:
+    """A counter that is priced has a factor, a factor has a counter, and only these are shipped."""
+    assert sorted(field.name for field in fields(CostFactors)) == sorted(FACTORS)
+    assert set(asdict(shipped_factors().factors)) == set(FACTORS)
+    assert list(priced_parts(Recorder(lambda: 0.0), CostFactors())) == list(FACTORS)
+
+
+def test_what_replaces_a_factor_may_be_left_out_and_nothing_else() -> None:
+    replacing = {price.factor: price.instead_of for price in PRICES if price.instead_of}
+    left_out = {name for name, price in asdict(CostFactors()).items() if price is None}
+    assert left_out == set(replacing)
+    assert {"", *FACTORS} >= set(replacing.values())
+    assert not set(replacing) & set(replacing.values()), "a replaced factor replaces none"
+
+
+def test_counters_that_cost_nothing_are_known() -> None:
+    """Whoever adds a counter decides whether it costs something."""
+    free = set(Recorder(lambda: 0.0).counts()) - {price.counter for price in PRICES}
+    assert free == {"arrived", "joined", "unmatched", "filtered", "front_hits", "matches"}
+
+
+def test_every_priced_counter_is_calibrated_or_is_known_not_to_be() -> None:
+    measured = {name for names in calibration._MEASURED.values() for name in names}
+    assert measured | set(calibration._NOT_MEASURED) == set(FACTORS)
+    assert not measured & set(calibration._NOT_MEASURED)
 
 
 def test_a_sequential_read_has_its_own_price() -> None:
@@ -57,9 +60,11 @@ def test_a_sequential_read_has_its_own_price() -> None:
     assert priced_seconds(recorder, CostFactors(partition_read=1.0)) == 10.0
 
 
-def test_reads_of_a_set_have_their_own_price() -> None:
-    recorder = Recorder(lambda: 0.0, partitions_read=10, set_reads=4, bytes_read=100, set_bytes=20)
-    factors = CostFactors(partition_read=1.0, set_read=0.5, byte_read=0.1, set_byte=0.05)
+def test_reads_of_a_batch_have_their_own_price() -> None:
+    recorder = Recorder(
+        lambda: 0.0, partitions_read=10, batched_reads=4, bytes_read=100, batched_bytes=20
+    )
+    factors = CostFactors(partition_read=1.0, batched_read=0.5, byte_read=0.1, batched_byte=0.05)
     assert priced_seconds(recorder, factors) == pytest.approx(6 + 2 + 8 + 1)
     assert priced_seconds(recorder, CostFactors(partition_read=1.0, byte_read=0.1)) == 20.0
 
@@ -67,7 +72,7 @@ def test_reads_of_a_set_have_their_own_price() -> None:
 def test_the_shipped_factors_say_where_they_come_from() -> None:
     shipped = shipped_factors()
     assert shipped.source
-    assert shipped.factors.partition_read > (shipped.factors.set_read or 0) > 0
+    assert shipped.factors.partition_read > (shipped.factors.batched_read or 0) > 0
     assert shipped.factors.sequential_read
 
 

@@ -1,0 +1,123 @@
+"""Frame finder: finds the rows of a look-up set by reading its pages into a frame.
+
+    runs of pages ─► frame ─► rows of wanted codes, laid out in the set
+
+A run of pages is read, checked, searched and forgotten, all in compiled code: however many
+partitions a set has, one frame per thread is all the memory that pages take.
+"""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.errors import InternalError
+from semistream.kernels.pages import BYTES, STRETCHES, Desk, Layout, find_rows
+from semistream.kernels.rows import FIELD
+from semistream.parts.look_up_set import LookUpSet
+from semistream.parts.row_arena import RowLayout, column_width
+from semistream.relation import Frame, MasterTable
+
+
+class ReadCounts(NamedTuple):
+    """What was read for a look-up set."""
+
+    partitions: int
+    pages: int
+    bytes: int
+
+
+def finder_bytes(master: MasterTable, partition_pages: int, threads: int) -> int:
+    """What a finder takes: for each thread a frame, and the columns of the pages in it."""
+    page = len(master.stored_schema) * FIELD.itemsize + 8
+    return threads * (master.pages.frame_bytes(partition_pages) + partition_pages * page)
+
+
+class FrameFinder:
+    """Reads partitions and keeps the rows of wanted codes; for several threads at once."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        code_column: str,
+        rows: RowLayout,
+        partition_pages: int,
+        threads: int,
+        io: str,
+    ) -> None:
+        """Rows are laid out as `rows` says; whoever makes it has been granted its bytes."""
+        self._reader = master.reader(io)
+        stored = master.stored_schema
+        columns = np.array([stored.get_field_index(n) for n in rows.schema.names], np.int64)
+        self._layout = Layout(
+            np.array([column_width(field.type) for field in stored], np.int64),
+            stored.get_field_index(code_column),
+            columns,
+            rows.head,
+            rows.flags,
+        )
+        self._desks: SimpleQueue[tuple[Frame, Desk]] = SimpleQueue()
+        for _ in range(threads):
+            frame = Frame(self._reader.frame_bytes(partition_pages))
+            fields = np.zeros((partition_pages, len(stored)), FIELD)
+            fields["place"][:, columns] = rows.places
+            page_rows = np.zeros(partition_pages, np.int64)
+            progress = np.zeros(3, np.int64)
+            self._desks.put((frame, Desk(frame.address, fields, page_rows, progress)))
+        self._one_reads = Lock()
+
+    def find(self, look_ups: LookUpSet) -> ReadCounts:
+        """Lay out all rows of the wanted codes in the set. It may run in another thread."""
+        stretches = self._reader.stretches(*look_ups.runs)
+        frame, desk = self._desks.get()
+        try:
+            desk.progress[:] = 0
+            self._find(stretches, frame, desk, look_ups)
+            read = stretches[: desk.progress[STRETCHES]]
+            size = int(desk.progress[BYTES])
+        finally:
+            self._desks.put((frame, desk))
+        runs = np.count_nonzero(np.diff(read["run"], prepend=-1))
+        return ReadCounts(int(runs), int((read["stop"] - read["first"]).sum()), size)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+
+    def _find(
+        self, stretches: NDArray[np.void], frame: Frame, desk: Desk, look_ups: LookUpSet
+    ) -> None:
+        begin, is_read, reader = 0, False, self._reader
+        while begin < len(stretches):
+            stopped = find_rows(
+                stretches,
+                begin,
+                is_read,
+                reader.grain,
+                reader.pages,
+                self._layout,
+                desk,
+                look_ups.wanted,
+                look_ups.found,
+            )
+            if stopped < len(stretches):
+                if is_read and stopped == begin:
+                    raise InternalError("A page was not understood. Please report this.")
+                # The reader can read files that compiled code cannot, and its errors say what
+                # is wrong with broken ones.
+                with self._one_reads:
+                    desk.progress[BYTES] += reader.fill(stretches[stopped], frame)
+            begin, is_read = stopped, True
+
+
+def searchable(master: MasterTable, code_column: str) -> bool:
+    """Whether rows can be found on pages as they lie: flat columns, key order, plain codes."""
+    code = master.stored_schema.field(code_column).type
+    flat = RowLayout.holds(master.stored_schema)
+    in_order = master.layout == "key" and len(master.pages) > 1
+    return flat and in_order and code in (pa.int64(), pa.int32())

@@ -1,0 +1,1 @@
+"""Building master tables from Spark DataFrames, however large."""

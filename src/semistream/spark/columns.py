@@ -1,0 +1,62 @@
+"""Columns of Spark frames: names as SQL wants them, collations of keys, types in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from semistream.errors import KeyTypeError, UnsupportedTypeError
+
+__all__ = ["PREFIX", "arrow_schema", "check_collations", "column", "quoted"]
+
+PREFIX: Final = "__semistream_"
+"""What the names of columns begin with that semistream adds to a stream for a while."""
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL, whatever characters it has.
+
+    >>> quoted("a.b`c")
+    '`a.b``c`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name; a dot in it does not mean a field of a struct."""
+    return F.col(quoted(name))
+
+
+def check_collations(schema: StructType, key: Iterable[str], what: str) -> None:
+    """Raise unless strings in the key columns are equal only if their bytes are.
+
+    Keys are compared by their bytes; other collations take different bytes for equal. `what` names
+    the columns in the message: "Key column".
+    """
+    for name in key:
+        kind = schema[name].dataType
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            raise KeyTypeError(
+                f"{what} {name!r} has the collation {kind.collation}, but keys are compared "
+                f"by their bytes. Cast it first: collate({name}, 'UTF8_BINARY')."
+            )
+
+
+def arrow_schema(
+    df: DataFrame, what: str, timezone: str | None, large_types: bool = False
+) -> pa.Schema:
+    """The Arrow schema of the batches that Spark makes of this frame; `what` names it."""
+    try:
+        return to_arrow_schema(df.schema, timezone=timezone, prefers_large_types=large_types)
+    except PySparkException as error:
+        raise UnsupportedTypeError(
+            f"The {what} has a column that Spark cannot hand over as Arrow: {error}. "
+            "Cast it to another type, or leave it out."
+        ) from error

@@ -1,0 +1,183 @@
+"""Folders that Spark fills and the driver reads: a batch is there whole, or not at all.
+
+Spark writes a folder file by file. So that nobody sees half of one, it is written under a name that
+readers skip, and then renamed, which is atomic on local disks and HDFS:
+
+    path/_writing.7/…  ─►  path/_writing.7/_committed.json  ─►  path/batch=7/…
+
+Object stores have no such rename. There Spark writes to the folder itself, and `_committed.json`,
+written last, says that it is whole. Either way a folder without that file is unfinished, and is
+written again. Spark, Arrow and Hive skip names that begin with `_`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from semistream.errors import OptionError, SinkError
+from semistream.relation.files import Location, is_uri
+
+__all__ = ["Folder", "Note"]
+
+Note = Mapping[str, Any]
+"""The content of `_committed.json`."""
+
+_COMMITTED: Final = "_committed.json"
+_OWNER: Final = "_semistream.json"
+_WRITING: Final = "_writing."
+_RENAMES: Final = frozenset({"local", "hdfs"})
+_HADOOP_S3: Final = re.compile(r"^s3[an]://")
+
+
+class Folder:
+    """A folder, known to Spark by `spark` and to the driver through pyarrow."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, spark: str) -> None:
+        """Made by `at` and by `/`; nothing is created yet."""
+        self._filesystem = filesystem
+        self._path = path
+        self.spark = spark
+
+    @classmethod
+    def at(cls, location: Location) -> Folder:
+        """The folder at a local path, or at a URI that Spark and pyarrow both open."""
+        if not is_uri(location):
+            # As a URI, or Spark would look for it on the cluster's default filesystem.
+            path = os.path.abspath(location)
+            return cls(pafs.LocalFileSystem(), path, f"file://{path}")
+        uri = str(location).rstrip("/")
+        try:
+            filesystem, path = pafs.FileSystem.from_uri(_HADOOP_S3.sub("s3://", uri))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise OptionError(
+                f"{uri} cannot be opened: {error}. Give a local path, or a URI that both Spark and "
+                "pyarrow.fs.FileSystem.from_uri take."
+            ) from error
+        return cls(filesystem, path.rstrip("/"), uri)
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(self._filesystem, f"{self._path}/{name}", f"{self.spark}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self._path.rpartition("/")[2]
+
+    @property
+    def local(self) -> str | None:
+        """Its path on this machine; None if it is elsewhere."""
+        return self._path if self._filesystem.type_name == "local" else None
+
+    def names(self) -> list[str]:
+        """What is in it, sorted, without names that Spark skips; empty if it does not exist."""
+        selector = pafs.FileSelector(self._path, allow_not_found=True)
+        found = (info.base_name for info in self._filesystem.get_file_info(selector))
+        return sorted(n for n in found if not n.startswith(".") and (n[0] != "_" or "=" in n))
+
+    def exists(self) -> bool:
+        """Whether there is such a folder."""
+        return bool(self._filesystem.get_file_info(self._path).type == pafs.FileType.Directory)
+
+    def note(self) -> Note | None:
+        """What `_committed.json` says; None if the folder is not whole."""
+        return self._read(_COMMITTED)
+
+    def fill(self, write: Callable[[str], None], note: Callable[[Folder], Note]) -> Note:
+        """Let Spark write it, commit it with a note made from what was written; that note.
+
+        A folder that is whole already is left as it is.
+        """
+        if (known := self.note()) is not None:
+            return known
+        renames = self._filesystem.type_name in _RENAMES
+        target = self._sibling(_WRITING + self.name.rpartition("=")[2]) if renames else self
+        target.remove()
+        try:
+            write(target.spark)
+            made = note(target)
+        except BaseException:
+            target.remove()
+            raise
+        with self._filesystem.open_output_stream(target._place(_COMMITTED)) as file:
+            file.write(json.dumps(made).encode())
+        if renames:
+            # A folder without a note may be left here by a repair of the disk or by hand.
+            self.remove()
+            self._filesystem.move(target._path, self._path)
+        return made
+
+    def claim(self, owner: str, what: str) -> None:
+        """Mark it as the owner's; `SinkError` if it belongs to another."""
+        if (known := self._read(_OWNER)) is None:
+            if any("=" in name for name in self.names()):
+                raise SinkError(
+                    f"{self.spark} has folders of batches, but it is not known whose. Give "
+                    f"{what} a folder of its own."
+                )
+            self._filesystem.create_dir(self._path, recursive=True)
+            with self._filesystem.open_output_stream(self._place(_OWNER)) as file:
+                file.write(json.dumps({"owner": owner}).encode())
+        elif known.get("owner") != owner:
+            raise SinkError(
+                f"{self.spark} has the batches of another pipeline, or of another route of this "
+                f"one, and batches are known by their numbers. Give {what} a folder of its own, or "
+                "go on with the checkpoint that the folder was written with."
+            )
+
+    def move(self, target: Folder) -> None:
+        """Move it to the target, unless that was done before; both are on one filesystem."""
+        if not self.exists():
+            return
+        if self._filesystem.type_name in _RENAMES:
+            if not target.exists():
+                self._filesystem.create_dir(target._parent(), recursive=True)
+                self._filesystem.move(self._path, target._path)
+        else:
+            # A copy may have stopped half-way before, so it is made again as long as this exists.
+            pafs.copy_files(
+                self._path,
+                target._path,
+                source_filesystem=self._filesystem,
+                destination_filesystem=self._filesystem,
+            )
+
+    def row_count(self) -> int:
+        """How many rows its Parquet files have, by their footers."""
+        selector = pafs.FileSelector(self._path, allow_not_found=True, recursive=True)
+        return sum(
+            pq.read_metadata(info.path, filesystem=self._filesystem).num_rows
+            for info in self._filesystem.get_file_info(selector)
+            if info.base_name.endswith(".parquet")
+        )
+
+    def remove(self) -> None:
+        """Remove it with all that is in it, if it exists."""
+        if self.exists():
+            self._filesystem.delete_dir(self._path)
+
+    def _read(self, name: str) -> Note | None:
+        try:
+            with self._filesystem.open_input_stream(self._place(name)) as file:
+                found: Note = json.loads(file.read())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _place(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _parent(self) -> str:
+        return self._path.rpartition("/")[0]
+
+    def _sibling(self, name: str) -> Folder:
+        return Folder(
+            self._filesystem, f"{self._parent()}/{name}", f"{self.spark.rpartition('/')[0]}/{name}"
+        )

@@ -1,0 +1,156 @@
+"""Metrics of a pipeline: a JSON line per batch, and Prometheus' text format.
+
+Both are made from the outcome of a batch, so a line that a crash prevented is written later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from semistream.relation.files import Location
+from semistream.spark.pipeline.batch_log import BatchLog, Outcome
+
+__all__ = ["MetricsLog", "append_line", "metrics_line", "prometheus_text"]
+
+_ENGINE: Final = (
+    "algorithm",
+    "hit_ratio",
+    "pages_read",
+    "service_rate",
+    "p99_seconds",
+    "peak_memory",
+    "budget",
+)
+"""What the tasks measure."""
+_TAIL: Final = 1 << 16
+
+
+class MetricsLog:
+    """Where a pipeline's metrics go, if anywhere."""
+
+    def __init__(
+        self, name: str, lines: Location | None = None, prometheus: Location | None = None
+    ) -> None:
+        """For the pipeline `name`: a file of JSON lines, and one in Prometheus' format."""
+        self._name = name
+        self._lines = None if lines is None else Path(lines)
+        self._prometheus = None if prometheus is None else Path(prometheus)
+
+    def append(self, outcome: Outcome) -> None:
+        """Write the metrics of a batch that is done."""
+        if self._lines is not None:
+            append_line(self._lines, {"pipeline": self._name, **metrics_line(outcome)})
+        if self._prometheus is not None:
+            self._prometheus.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self._prometheus.with_name(f".{self._prometheus.name}.part")
+            unfinished.write_text(prometheus_text(self._name, outcome), "utf-8")
+            unfinished.replace(self._prometheus)
+
+    def catch_up(self, log: BatchLog) -> None:
+        """Write the lines of batches after the last one in the file; none if it has no lines."""
+        last = None if self._lines is None else last_batch(self._lines)
+        if last is not None:
+            for outcome in log.outcomes(after=last):
+                self.append(outcome)
+
+
+def append_line(path: Path, content: dict[str, Any]) -> None:
+    """Append a JSON line to a file, in one write, after ending a line that a crash has cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        is_cut = file.tell() > 0 and _last_byte(file.fileno(), file.tell()) != b"\n"
+        file.write(b"\n" * is_cut + json.dumps(content).encode() + b"\n")
+
+
+def last_batch(path: Path) -> int | None:
+    """The number of the last batch with a line in the file; None if there is no such line."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        for line in reversed(file.read().splitlines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return int(json.loads(line)["batch"])
+    return None
+
+
+def metrics_line(outcome: Outcome) -> dict[str, Any]:
+    """A batch's metrics by name; those of the join are None if no task has left any."""
+    counts, seconds = outcome.counts, outcome.seconds
+    names = ("source", "retried", "returned", "joined", "unmatched", "deferred", "rejected")
+    return {
+        "batch": outcome.number,
+        "stream_batch": outcome.stream_batch,
+        "at": datetime.fromtimestamp(outcome.at, UTC).isoformat(timespec="milliseconds"),
+        "master_version": outcome.version,
+        "arrived": counts.arrived,
+        **{name: getattr(counts, name) for name in (*names, "expired", "outputs")},
+        "waiting_retry": outcome.waiting_retry,
+        "waiting_deferred": outcome.waiting_deferred,
+        "batch_seconds": seconds,
+        "tuples_per_second": counts.arrived / seconds if seconds > 0 else 0.0,
+        "capacity": outcome.capacity,
+        **{name: outcome.engine.get(name) for name in _ENGINE},
+    }
+
+
+def prometheus_text(name: str, outcome: Outcome | None) -> str:
+    """Totals since the checkpoint began, and gauges of the last batch."""
+    if outcome is None:
+        return ""
+    line = metrics_line(outcome)
+    label = f'{{pipeline="{_escaped(name)}"}}'
+    text: list[str] = []
+    for metric, kind, told, value in _metrics(outcome, line):
+        if value is not None:
+            full = f"semistream_{metric}"
+            text += [f"# HELP {full} {told}", f"# TYPE {full} {kind}"]
+            text.append(f"{full}{label} {float(value)!r}")
+    return "\n".join(text) + "\n"
+
+
+def _metrics(outcome: Outcome, line: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    """Each metric's name, kind, explanation and value."""
+    totals = outcome.totals
+    told = "Stream tuples so far:"
+    yield "batches_total", "counter", "Batches that are done.", outcome.number + 1
+    yield "arrived_tuples_total", "counter", f"{told} arrived, retried or returned.", totals.arrived
+    for name in ("joined", "unmatched", "deferred", "rejected", "retried", "returned", "expired"):
+        yield f"{name}_tuples_total", "counter", f"{told} {name}.", getattr(totals, name)
+    yield "output_rows_total", "counter", "Rows of joined tuples so far.", totals.outputs
+    for name, what in _GAUGES.items():
+        yield name, "gauge", what, line[_RENAMED.get(name, name)]
+
+
+_GAUGES: Final = {
+    "waiting_retry_tuples": "Stream tuples in the retry queue.",
+    "waiting_deferred_tuples": "Stream tuples in the deferred queue.",
+    "batch_seconds": "Seconds that the last batch took.",
+    "master_version": "The master's version in the last batch.",
+    "front_stage_hit_ratio": "Tuples answered by the front stage, of those looked for.",
+    "pages_read": "Pages of the master read in the last batch.",
+    "service_rate": "Tuples finished per second of a task, in the last batch.",
+    "processing_p99_seconds": "Processing time that 99 % of the tuples did not pass.",
+    "peak_memory_bytes": "The most memory that a task of the last batch held.",
+    "memory_budget_bytes": "The memory that a task may hold.",
+}
+_RENAMED: Final = {
+    "waiting_retry_tuples": "waiting_retry",
+    "waiting_deferred_tuples": "waiting_deferred",
+    "front_stage_hit_ratio": "hit_ratio",
+    "processing_p99_seconds": "p99_seconds",
+    "peak_memory_bytes": "peak_memory",
+    "memory_budget_bytes": "budget",
+}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _last_byte(descriptor: int, size: int) -> bytes:
+    return os.pread(descriptor, 1, size - 1)

@@ -1,0 +1,293 @@
+"""`Pipeline`: source → join → warehouse, with a route for every stream tuple, exactly once.
+
+    source ─► micro-batch ─► join ─┬─► joined ─────► sink
+                ▲     ▲            ├─► unmatched ──► sink, or its own, or the retry queue ─┐
+                │     │            ├─► rejected ───► rejected                              │
+                │     │            └─► deferred ───► deferred queue ─┐                     │
+                │     └──────────────────────────────────────────────┘                     │
+                └──────────────────────────────────────────────────────────────────────────┘
+
+docs/pipeline.md says what it promises, and docs/adr/0010 how it keeps that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semistream.errors import CheckpointError, PipelineStateError
+from semistream.parts.join_shape import On
+from semistream.relation import MasterTable
+from semistream.relation.files import Location
+from semistream.spark.join import Option, join
+from semistream.spark.pipeline.batch_frame import BatchShape
+from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
+from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.batch_sequence import BatchSequence, Clock, Policy, steady_time
+from semistream.spark.pipeline.folders import Folder
+from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
+from semistream.spark.pipeline.outlets import Outlets
+from semistream.spark.pipeline.routes import Retry
+from semistream.spark.pipeline.settings import (
+    check_source,
+    checkpoint_folder,
+    rejecting_checks,
+    spark_trigger,
+    target_seconds,
+)
+from semistream.spark.pipeline.sinks import SinkLike
+
+__all__ = ["Pipeline", "Status"]
+
+_LOOK_SECONDS: Final = 1
+"""How often a pipeline looks whether waiting tuples are due while the stream rests."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a pipeline, and what its batches have done."""
+
+    name: str
+    state: str
+    """"new", "running", "finished", "stopped" or "failed"."""
+    error: str | None
+    """What it failed with."""
+    batch: int | None
+    """The number of the last batch that is done, which the following fields are about."""
+    version: int | None
+    """The master's version."""
+    counts: Counts
+    totals: Counts
+    """Those of all batches since the checkpoint began."""
+    seconds: float
+    waiting_retry: int
+    """Stream tuples in the retry queue now."""
+    waiting_deferred: int
+    """Stream tuples in the deferred queue now."""
+
+
+class Pipeline:
+    """Joins a stream with a master table and writes each tuple to where it belongs, once.
+
+    Nothing runs before `start`. The arguments are checked here.
+    """
+
+    def __init__(
+        self,
+        source: DataFrame,
+        master: MasterTable | Location,
+        *,
+        on: On,
+        sink: SinkLike,
+        checkpoint: Location,
+        memory: int | str,
+        how: str = "left",
+        algorithm: str = "auto",
+        columns: Sequence[str] | None = None,
+        unmatched: Retry | SinkLike | None = None,
+        deferred: Location | None = None,
+        rejected: SinkLike | None = None,
+        checks: Mapping[str, str] | None = None,
+        batch_target: float | str | None = None,
+        trigger: float | str | None = None,
+        metrics: Location | None = None,
+        metrics_prometheus: Location | None = None,
+        name: str | None = None,
+        io: str = "buffered",
+        clock: Clock = steady_time,
+        **options: Option,
+    ) -> None:
+        """A pipeline that is not running yet.
+
+        Args:
+            source: a streaming DataFrame of a classic session.
+            master: the master table, or its path; each batch takes its newest version.
+            on: the stream's key columns, as for `ss.join`.
+            sink: where joined rows go: a path for Parquet, `ss.ParquetSink`, `ss.TableSink`, or a
+                function of a DataFrame and a batch number that is idempotent by that number.
+            checkpoint: a folder of its own, which driver and executors reach. A pipeline with the
+                same folder goes on where the last one was, whatever stopped it.
+            memory: the budget of each task, as bytes or "64MB".
+            how: "left" to emit unmatched tuples with nulls, "inner" to leave them out.
+            algorithm: one of `ALGORITHMS`, or "auto".
+            columns: the master's columns to add, by default all but its key.
+            unmatched: `ss.Retry` to let unmatched tuples wait for their master row, or a sink for
+                them; by default `how` decides.
+            deferred: a folder for deferred tuples, on the checkpoint's filesystem; by default
+                inside the checkpoint.
+            rejected: a sink for tuples with a null key, records that could not be parsed (a
+                column `_corrupt_record`), and those that fail `checks`; with a column `reason`.
+                Without it a null key is unmatched.
+            checks: a reason → an SQL predicate that must hold.
+            batch_target: how long a batch should take at most, as seconds or "2s". Tuples that
+                would take longer are deferred, and joined when there is room.
+            trigger: the time between batches, as seconds or "10s"; or "availableNow" to run until
+                the source has no more, and end. By default each batch follows the last at once.
+            metrics: a file that gets a JSON line per batch.
+            metrics_prometheus: a file in Prometheus' text format, rewritten after each batch.
+            name: the pipeline's name in metrics; by default that of the checkpoint's folder.
+            io: "buffered", or "direct" to bypass the page cache of a local disk.
+            clock: the time in seconds since 1970, for tests.
+            options: sizes and rules of the algorithm, as `ss.engine` takes them.
+        """
+        check_source(source)
+        table = master if isinstance(master, MasterTable) else MasterTable.open(master)
+        self._location = table.location
+        self._outlets = Outlets.of(sink, how, unmatched, rejected)
+        target = target_seconds(batch_target, deferred)
+        self._policy = Policy(self._outlets.retry is not None, target, clock)
+        self._trigger = spark_trigger(trigger)
+        more: dict[str, Any] = dict(options)
+        self._shape = BatchShape(
+            source,
+            table,
+            on,
+            columns,
+            partial(join, memory=memory, how="left", algorithm=algorithm, io=io, **more),
+            self._outlets.retry,
+            rejecting_checks(source, checks, is_rejecting=rejected is not None),
+            defers=target is not None,
+        )
+        self._outlets.check_columns(source.columns, self._shape.output.names)
+        self._checkpoint = checkpoint_folder(checkpoint)
+        self._outlets.check_apart(self._checkpoint)
+        self._deferred = None if deferred is None else Folder.at(deferred)
+        self.name = name or self._checkpoint.name
+        self._metrics = MetricsLog(self.name, metrics, metrics_prometheus)
+        self._source = source
+        self._state = "new"
+        self._failure: BaseException | None = None
+        self._last: Outcome | None = None
+        self._ended = threading.Event()
+        self._stopping = False
+        self._query: StreamingQuery | None = None
+        self._sequence: BatchSequence | None = None
+        self._steward: threading.Thread | None = None
+
+    def start(self) -> Pipeline:
+        """Start, or go on from the checkpoint if there is one; returns at once."""
+        if self._state != "new":
+            raise PipelineStateError(
+                f"The pipeline {self.name} is {self._state}. Make a new one with the same "
+                "checkpoint to go on."
+            )
+        home = self._checkpoint / "semistream"
+        log = BatchLog(home.local or home.spark)
+        self._check_whole(log)
+        run = BatchRun(self._shape, self._outlets, home, self._deferred, log.identity())
+        run.claim()
+        self._sequence = BatchSequence(self._location, log, run, self._policy, self._on_done)
+        self._last = log.last_outcome
+        self._metrics.catch_up(log)
+        self._sequence.recover(self._source.sparkSession)
+        self._query = self._started()
+        self._state = "running"
+        self._steward = threading.Thread(
+            target=self._tend, args=(self._query, self._sequence), daemon=True
+        )
+        self._steward.start()
+        return self
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until it ends, or this many seconds; whether it has ended.
+
+        If the pipeline failed, its error is raised. With trigger="availableNow" it ends when all
+        tuples, deferred ones too, are written.
+        """
+        self._require_started()
+        ended = self._ended.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self) -> None:
+        """Stop at once. A batch that is running is given up, and runs again after a restart."""
+        self._require_started()
+        self._stopping = True
+        if self._query is not None and self._steward is not None:
+            self._query.stop()
+            self._steward.join()
+
+    def status(self) -> Status:
+        """The state now, and the counts of the last batch that is done."""
+        last = self._last
+        return Status(
+            name=self.name,
+            state=self._state,
+            error=None if self._failure is None else str(self._failure),
+            batch=None if last is None else last.number,
+            version=None if last is None else last.version,
+            counts=Counts() if last is None else last.counts,
+            totals=Counts() if last is None else last.totals,
+            seconds=0.0 if last is None else last.seconds,
+            waiting_retry=0 if last is None else last.waiting_retry,
+            waiting_deferred=0 if last is None else last.waiting_deferred,
+        )
+
+    def prometheus(self) -> str:
+        """The metrics of the last batch, and totals, in Prometheus' text format."""
+        return prometheus_text(self.name, self._last)
+
+    def _started(self) -> StreamingQuery:
+        """The streaming query, started."""
+        writer = self._source.writeStream.foreachBatch(self._on_batch).queryName(self.name)
+        writer = writer.option("checkpointLocation", self._checkpoint.spark)
+        return (writer.trigger(**self._trigger) if self._trigger else writer).start()
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        """Run one of Spark's micro-batches."""
+        assert self._sequence is not None
+        try:
+            self._sequence.stream_batch(frame, number)
+        except BaseException as error:
+            # Spark would only pass its text on; `await_termination` raises the error itself.
+            self._failure = None if self._stopping else error
+            raise
+
+    def _on_done(self, outcome: Outcome) -> None:
+        self._last = outcome
+        self._metrics.append(outcome)
+
+    def _tend(self, query: StreamingQuery, sequence: BatchSequence) -> None:
+        """While the query runs, join waiting tuples when they are due; then note how it ended."""
+        spark = self._source.sparkSession
+        try:
+            while not query.awaitTermination(_LOOK_SECONDS):
+                sequence.tend(spark)
+            if not self._stopping:
+                sequence.drain(spark)
+            self._state = "stopped" if self._stopping else "finished"
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self._ended.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._state = "failed"
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    def _check_whole(self, log: BatchLog) -> None:
+        """Raise if Spark's part of the checkpoint is gone.
+
+        Spark would then count its batches from 0, and the log would take them for batches that are
+        done.
+        """
+        last = log.last_record
+        ran = last is not None and last.stream_batch is not None
+        if ran and not (self._checkpoint / "offsets").names():
+            raise CheckpointError(
+                f"{self._checkpoint.spark} has a batch log, but not Spark's offsets. Restore all "
+                "of the checkpoint from one backup, or begin with a new one."
+            )
+
+    def _require_started(self) -> None:
+        if self._state == "new":
+            raise PipelineStateError(f"The pipeline {self.name} was not started: call start().")

@@ -1,0 +1,176 @@
+"""Routes: where each stream tuple of a batch goes, decided by Spark columns in one pass.
+
+    before the join     verdict     0: join, −1: defer, k: rejected for reason k
+    after the join      route       joined, unmatched, rejected, expired,
+                                    deferred-<chunk>, retry-<attempt>-<since>
+
+Tuples that are not to be joined pass through the join with a null key, which costs no look-up. So a
+batch is read once and staged once, whatever its routes. The route is the name of the folder where a
+row is staged. The folders of waiting tuples are moved into the queues as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
+
+from semistream.errors import OptionError
+from semistream.spark.columns import PREFIX, quoted
+from semistream.spark.pipeline.sinks import SinkLike
+
+__all__ = [
+    "ATTEMPT",
+    "CORRUPT",
+    "DEFER",
+    "JOIN",
+    "REASON",
+    "ROUTE",
+    "SINCE",
+    "VERDICT",
+    "Checks",
+    "Retry",
+    "parse_duration",
+]
+
+ATTEMPT: Final = PREFIX + "attempt"
+"""How often a tuple was looked for and not found."""
+SINCE: Final = PREFIX + "since"
+"""When a tuple was first looked for and not found, in milliseconds since 1970."""
+VERDICT: Final = PREFIX + "verdict"
+ROUTE: Final = PREFIX + "route"
+REASON: Final = "reason"
+"""The column that rejected tuples have besides their own."""
+CORRUPT: Final = "_corrupt_record"
+"""Where Spark's readers put the text of a record that they could not parse."""
+JOIN, DEFER = 0, -1
+"""Verdicts; that of a rejected tuple is the number of the reason, from 1."""
+
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_THEN: Final = ("emit", "drop", "dead_letter")
+_COHORTS: Final = 64
+"""Tuples that were first looked for within the same 1 / 64 of the deadline wait together."""
+
+
+def parse_duration(given: object, argument: str) -> float:
+    """Seconds from a number, or from a string such as "30s", "5m" or "1.5h".
+
+    >>> parse_duration("1.5h", "deadline"), parse_duration(2, "backoff")
+    (5400.0, 2.0)
+    """
+    found = _DURATION.fullmatch(given) if isinstance(given, str) else None
+    if found is not None:
+        seconds = float(found[1]) * _SECONDS[found[2]]
+    else:
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        seconds = float(given) if is_number else 0.0  # type: ignore[arg-type]
+    if not 0.0 < seconds < float("inf"):
+        raise OptionError(
+            f"{argument}={given!r} is not a duration. Give seconds as a positive number, or a "
+            'string such as "500ms", "30s", "5m", "1h" or "2d".'
+        )
+    return seconds
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Unmatched tuples wait, and are looked for again, since their master row may come late.
+
+    They are looked for when the master has a newer version. Without one, they are looked for after
+    `backoff`, then after `factor` times as long, and so on; for the last time at the deadline.
+    """
+
+    backoff: float | str = "30s"
+    factor: float = 2.0
+    deadline: float | str = "1h"
+    """How long a tuple may wait; kept to within 1/64 of it."""
+    then: str = "emit"
+    """What becomes of a tuple after that: "emit" to the sink with nulls, "drop", "dead_letter"."""
+    dead_letters: SinkLike | None = None
+    """Where tuples go with then="dead_letter"."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.backoff_seconds > self.deadline_seconds:
+            raise OptionError(
+                f"backoff={self.backoff!r} is longer than deadline={self.deadline!r}: no tuple "
+                "would be looked for again. Shorten the backoff."
+            )
+        factor: object = self.factor
+        if not isinstance(factor, (int, float)) or not 1 <= factor < float("inf"):
+            raise OptionError(f"factor={self.factor!r} must be a number of at least 1.")
+        if self.then not in _THEN:
+            raise OptionError(f"then={self.then!r} is not known. Use one of: {', '.join(_THEN)}.")
+        if (self.then == "dead_letter") != (self.dead_letters is not None):
+            raise OptionError(
+                f"then={self.then!r} with dead_letters={self.dead_letters!r}: "
+                'then="dead_letter" needs dead_letters=<path or sink>, and nothing else takes it.'
+            )
+
+    @property
+    def backoff_seconds(self) -> float:
+        """`backoff` in seconds."""
+        return parse_duration(self.backoff, "backoff")
+
+    @property
+    def deadline_seconds(self) -> float:
+        """`deadline` in seconds."""
+        return parse_duration(self.deadline, "deadline")
+
+    def due(self, attempt: int, since: int, at: float) -> int:
+        """When to look again for tuples after `attempt` times, in milliseconds since 1970."""
+        # The limit keeps the power finite; a delay that long is past any deadline.
+        delay = self.backoff_seconds * self.factor ** min(attempt - 1, 200)
+        return min(int(at * 1000 + min(delay, self.deadline_seconds) * 1000), self._end(since))
+
+    def route(self, at: float) -> Column:
+        """The route of an unmatched tuple in a batch that began at this time."""
+        now = int(at * 1000)
+        width = max(int(self.deadline_seconds * 1000 / _COHORTS), 1)
+        since = F.coalesce(F.col(SINCE), F.lit(now - now % width))
+        waiting = F.concat_ws("-", F.lit("retry"), F.col(ATTEMPT) + 1, since)
+        is_over = since <= F.lit(now - int(self.deadline_seconds * 1000))
+        return F.when(is_over, F.lit("expired")).otherwise(waiting)
+
+    def _end(self, since: int) -> int:
+        return since + int(self.deadline_seconds * 1000)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Why tuples are rejected: each reason, and the predicate that finds its tuples."""
+
+    reasons: tuple[str, ...]
+    faults: tuple[str, ...]
+    """SQL predicates, one for each reason."""
+
+    @classmethod
+    def of(cls, key: Sequence[str], columns: Sequence[str], checks: Mapping[str, str]) -> Checks:
+        """Records that could not be parsed, null keys, and the user's own checks, in this order."""
+        faults: dict[str, str] = {}
+        if CORRUPT in columns:
+            faults["corrupt record"] = f"{quoted(CORRUPT)} IS NOT NULL"
+        for name in key:
+            faults[f"{name} is null"] = f"{quoted(name)} IS NULL"
+        for reason, predicate in checks.items():
+            faults[reason] = f"NOT coalesce(({predicate}), false)"
+        return cls(tuple(faults), tuple(faults.values()))
+
+    def verdict(self) -> Column:
+        """The number of the first reason that a tuple is rejected for, or `JOIN`."""
+        numbered = reversed(list(enumerate(self.faults, 1)))
+        return reduce(
+            lambda rest, one: F.when(F.expr(one[1]), F.lit(one[0])).otherwise(rest),
+            numbered,
+            F.lit(JOIN),
+        )
+
+    def reason(self) -> Column:
+        """The reason that a verdict stands for."""
+        return F.element_at(F.array(*map(F.lit, self.reasons)), F.col(VERDICT))

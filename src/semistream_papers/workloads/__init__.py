@@ -1,0 +1,1 @@
+"""The papers' master data and streams, made by arithmetic and seeded generators."""
