@@ -1,8 +1,8 @@
-"""Every error a user of semistream can meet, as one tree.
+"""All errors that semistream raises, as one tree.
 
 Catch `SemistreamError` to catch them all. Each message says what was found, what was
-expected and what to do next; it is written where the error is raised, because only there
-are the names and sizes known.
+expected and what to do next. It is written where the error is raised, because only there are
+the names and sizes known.
 """
 
 __all__ = [
@@ -44,7 +44,7 @@ class BudgetError(SemistreamError):
 
 
 class RateError(SemistreamError):
-    """No memory, or not the memory given, reaches the rate that was asked for."""
+    """The rate asked for cannot be reached, with the memory given or with any."""
 
 
 class KeyColumnError(SemistreamError):
@@ -52,11 +52,11 @@ class KeyColumnError(SemistreamError):
 
 
 class KeyTypeError(SemistreamError):
-    """Key types that can never match, or a type that cannot be a join key (a float, say)."""
+    """Key types that can never match, or a type that cannot be a join key, such as a float."""
 
 
 class ColumnClashError(SemistreamError):
-    """A column name stands on both sides of the join."""
+    """Stream and master both have a column of this name."""
 
 
 class MasterNotFoundError(SemistreamError):
@@ -64,11 +64,11 @@ class MasterNotFoundError(SemistreamError):
 
 
 class MasterExistsError(SemistreamError):
-    """A master table already stands at the path and replacing it was not asked for."""
+    """The path has a master table already, or another writer took the version's number."""
 
 
 class MasterFormatError(SemistreamError):
-    """The master table is of a newer format, or its manifest or index is broken."""
+    """The master table has another format, or its manifest, index or filter is broken."""
 
 
 class CorruptPageError(SemistreamError):
@@ -88,11 +88,11 @@ class UnsupportedTypeError(SemistreamError):
 
 
 class StreamSchemaError(SemistreamError):
-    """A stream batch has another schema than the first batch had."""
+    """A stream batch has a different schema than the first one, or is not a record batch."""
 
 
 class ArrivalOrderError(SemistreamError):
-    """A timed stream gave an arrival that lies before the one it gave last."""
+    """An arrival of a timed stream is earlier than the one before it."""
 
 
 class ShedSpaceError(SemistreamError):
@@ -104,7 +104,7 @@ class ShedFileError(SemistreamError):
 
 
 class InternalError(SemistreamError):
-    """A broken invariant: a defect of semistream, not of its use."""
+    """A broken invariant: a bug in semistream, not a mistake of the user."""
 
 
 class JavaError(SemistreamError):
@@ -116,11 +116,11 @@ class MasterChangedError(SemistreamError):
 
 
 class CheckpointError(SemistreamError):
-    """The checkpoint of a pipeline cannot be gone on from: its parts do not fit each other."""
+    """A pipeline cannot continue from its checkpoint: the parts of it do not fit together."""
 
 
 class SinkError(SemistreamError):
-    """A sink cannot be written to: it has the rows of another pipeline, or of another route."""
+    """A sink cannot be written to: it holds rows of another pipeline or of another route."""
 
 
 class ConservationError(SemistreamError):
@@ -128,7 +128,7 @@ class ConservationError(SemistreamError):
 
 
 class PipelineStateError(SemistreamError):
-    """A pipeline was asked for what it cannot do now: started twice, say."""
+    """A pipeline cannot do what was asked in its present state; started twice, for example."""
 
 
 class SourceError(SemistreamError):
@@ -136,4 +136,4 @@ class SourceError(SemistreamError):
 
 
 class PipelineFileError(SemistreamError):
-    """A pipeline file has what it cannot have, or lacks what it must have."""
+    """A pipeline file is not valid: a key is unknown, missing or of the wrong type."""

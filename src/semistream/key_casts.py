@@ -1,7 +1,7 @@
 """Lossless casts of stream key columns to the master's key types.
 
-A value that the master's type cannot hold becomes null, which matches nothing: casting must
-neither fail on it nor make it equal to another value.
+A value that the master's type cannot hold becomes null, which matches nothing. A cast must neither
+fail on such a value nor turn it into another one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cast_integer(column: pa.Array, target: pa.DataType) -> pa.Array:
         column = _keep(pc.greater_equal(column, pa.scalar(target_low, column.type)), column)
     if high > target_high:
         column = _keep(pc.less_equal(column, pa.scalar(target_high, column.type)), column)
-    # Values under a null slot may be anything, hence unsafe; the others are now in range.
+    # All valid values are in range now. Null slots may hold anything, so the cast must not check.
     return pc.cast(column, target, safe=False)
 
 
@@ -50,7 +50,7 @@ def _ticks(type_: pa.DataType) -> int:
 
 
 def cast_ticks(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """Dates, timestamps, times and durations: counts of ticks of some unit."""
+    """Dates, timestamps, times and durations, which are counts of ticks of some unit."""
     source, goal = _ticks(column.type), _ticks(target)
     ticks = column.view(f"int{column.type.bit_width}").cast(pa.int64())
     if goal > source:
@@ -70,7 +70,8 @@ def cast_decimal(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Decimals of any precision and scale."""
     source = column.type
     wide = column.cast(pa.decimal256(76, source.scale))
-    # |value| < 10**digits must hold; in unscaled source units the bound has `zeros` zeros.
+    # The target holds |value| < 10 ** (precision - scale). As an unscaled number of the source's
+    # scale, that bound is a 1 with `zeros` zeros.
     zeros = target.precision - target.scale + source.scale
     if zeros < source.precision:
         bound = Decimal((0, (1, *(0,) * max(zeros, 0)), -source.scale))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from semistream.kernels import kernel
 
-__all__ = ["combine", "hash_fixed", "hash_values", "hash_variable"]
+__all__ = ["combine", "fmix64", "hash_fixed", "hash_values", "hash_variable"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x9FB21C651E98DF25)
@@ -37,7 +37,8 @@ _B5, _B6, _B7 = np.uint64(40), np.uint64(48), np.uint64(56)
 
 
 @kernel
-def _fmix64(h: np.uint64) -> np.uint64:
+def fmix64(h: np.uint64) -> np.uint64:
+    """MurmurHash3's finaliser: every bit of the result depends on every bit of h."""
     h = (h ^ (h >> _S33)) * _MIX_1
     h = (h ^ (h >> _S33)) * _MIX_2
     return h ^ (h >> _S33)
@@ -45,7 +46,7 @@ def _fmix64(h: np.uint64) -> np.uint64:
 
 @kernel
 def _word(data: NDArray[np.uint8], at: int) -> np.uint64:
-    # Written out so that LLVM makes one 8-byte load of it.
+    # Written out so that LLVM compiles it to a single 8-byte load.
     return (
         np.uint64(data[at])
         | (np.uint64(data[at + 1]) << _B1)
@@ -72,14 +73,15 @@ def _hash_span(data: NDArray[np.uint8], start: int, stop: int) -> np.uint64:
             tail |= np.uint64(data[i]) << np.uint64(8 * (i - at))
         h = (h ^ tail) * _PRIME
         h ^= h >> _S32
-    return _fmix64(h)
+    return fmix64(h)
 
 
 @kernel
 def hash_variable(offsets: NDArray[Any], data: NDArray[np.uint8], out: NDArray[np.uint64]) -> None:
     """Hash values of varying length: data[offsets[i]:offsets[i + 1]]."""
     for i in range(out.size):
-        # One signature, however wide the offsets are; to Numba, np.int64 is an int.
+        # Both widths of offsets become int64, so that `_hash_span` is compiled once. To Numba,
+        # np.int64 is an int.
         begin, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
         out[i] = _hash_span(data, begin, end)  # type: ignore[arg-type]
 
@@ -95,11 +97,11 @@ def hash_fixed(data: NDArray[np.uint8], width: int, out: NDArray[np.uint64]) -> 
 def hash_values(values: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
     """Hash exact codes, as components of a composite key."""
     for i in range(out.size):
-        out[i] = _fmix64(np.uint64(values[i]))
+        out[i] = fmix64(np.uint64(values[i]))
 
 
 @kernel
 def combine(parts: NDArray[np.uint64], into: NDArray[np.uint64]) -> None:
     """Fold the hashes of one more component into those of the components before it."""
     for i in range(into.size):
-        into[i] = _fmix64(((into[i] + _GOLDEN) * _PRIME) ^ parts[i])
+        into[i] = fmix64(((into[i] + _GOLDEN) * _PRIME) ^ parts[i])

@@ -1,8 +1,8 @@
 """Join keys as int64 codes.
 
 Kernels and indexes know only int64. A single integer-like key column *is* its code (the codec
-is `exact`). Every other key is hashed to a code, and whoever pairs two rows by equal codes
-compares their true keys with `KeyCodec.equal`.
+is `exact`). Every other key is hashed to a code, so rows that are paired by equal codes must then
+be compared by their true keys, with `KeyCodec.equal`.
 
 `key_hash` defines the hash.
 """
@@ -33,7 +33,7 @@ _HASH_MASK = -1
 
 
 class KeyCodec:
-    """Turns key columns of the master's types into codes, and other columns into those types.
+    """Turns key columns into codes, and casts stream columns to the master's key types.
 
     >>> codec = KeyCodec([pa.field("id", pa.int32())])
     >>> codec.exact, codec.codes([pa.array([7, -1], pa.int32())])[0].tolist()
@@ -95,8 +95,8 @@ class KeyCodec:
     def align(self, columns: Sequence[pa.Array], names: Sequence[str]) -> list[pa.Array]:
         """Cast stream key columns to the master's types, losslessly.
 
-        A value that the master's type cannot hold becomes null: it can match nothing. Free
-        where the types are equal; a cast otherwise.
+        A value that the master's type cannot hold becomes null, because it can match nothing.
+        Columns that have the master's type already are not copied.
         """
         self._check_count(len(columns))
         aligned = list(columns)
@@ -135,7 +135,7 @@ class KeyCodec:
 
 
 def _family(type_: pa.DataType) -> str | None:
-    """The set of types whose values can be equal to each other's; None if not a key type."""
+    """The family of types whose values can be equal to each other; None if not a key type."""
     if pa.types.is_timestamp(type_):
         return "timestamp" if type_.tz is None else "timestamp with time zone"
     for name, test in _FAMILIES.items():
@@ -165,7 +165,7 @@ _FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
     "integer": pa.types.is_integer,
     "boolean": pa.types.is_boolean,
     "string": _is_string,
-    # Before binary: Arrow counts decimals among the fixed-size binaries.
+    # Before binary, because Arrow counts decimals as fixed-size binaries.
     "decimal": pa.types.is_decimal,
     "binary": _is_binary,
     "date": pa.types.is_date,
@@ -200,7 +200,7 @@ def _bits(buffer: pa.Buffer | None, start: int, count: int) -> NDArray[np.uint8]
 
 
 def _values(column: pa.Array) -> Codes:
-    """The column's own values as int64, without a copy where its width allows."""
+    """The column's values as int64; not copied if they are 8 bytes wide."""
     type_ = column.type
     buffer = column.buffers()[1]
     if pa.types.is_boolean(type_):

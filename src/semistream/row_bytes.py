@@ -13,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 WHOLE_FLAG = 1.0
-"""A validity bit counted as the byte that it takes when a row stands alone: an upper bound."""
+"""Bytes of a validity bit when a row is alone in an array: an upper bound."""
 PACKED_FLAG = 1 / 8
-"""A validity bit counted as the bit that it takes among many rows."""
+"""Bytes of a validity bit among many rows."""
 
 Sizes = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def _is_varying(kind: pa.DataType) -> bool:
 
 
 def _list_bytes(array: pa.Array, values: Sizes) -> Sizes:
-    """The offset of each list and the bytes of its values, by differences of a running sum."""
+    """Bytes of each list: its offset and its values, from differences of a running sum."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     offsets = _offsets(array)
     return np.asarray(np.diff(sums[offsets]) + offsets.itemsize)

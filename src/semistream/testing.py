@@ -1,8 +1,8 @@
 """Checking a join: an oracle to compare with, row comparison, a clock moved by hand.
 
-For semistream's own tests and for those of its users. The oracle is a join written once more,
-in plain Python dicts: it shares no code with the engine and none with Arrow's own join, so a
-defect in either cannot hide in both.
+For semistream's own tests and for those of its users. The oracle is a second implementation of the
+join, with plain Python dicts. It shares no code with the engine or with Arrow's join, so a bug
+there does not repeat here.
 
     expected = oracle_join(batches, products, on="product_id", how="left")
     found = checked_run(engine, batches)
@@ -55,13 +55,13 @@ def rows_of(data: ArrowRows) -> list[Row]:
 
 
 class Joined(NamedTuple):
-    """What a join must give: its rows in no particular order, and how the stream tuples fared."""
+    """The expected result of a join: its rows in any order, and counts of stream tuples."""
 
     rows: list[Row]
     joined: int
     """Stream tuples with at least one master row."""
     unmatched: int
-    """Stream tuples without one, those with a null in the key among them."""
+    """Stream tuples without a master row, including those with a null in the key."""
 
 
 def oracle_join(
@@ -119,9 +119,9 @@ def _payload_by_key(
 
 
 def assert_same_rows(actual: ArrowRows | list[Row], expected: ArrowRows | list[Row]) -> None:
-    """Assert that both have the same rows equally often, in any order.
+    """Assert that both have the same rows, each equally often, in any order.
 
-    A NaN equals a NaN here, and so does a null a null: this compares results, not keys.
+    Here NaN equals NaN and null equals null, because results are compared, not keys.
     """
     difference = row_difference(actual, expected)
     if difference:
@@ -131,7 +131,7 @@ def assert_same_rows(actual: ArrowRows | list[Row], expected: ArrowRows | list[R
 def row_difference(
     actual: ArrowRows | list[Row], expected: ArrowRows | list[Row], limit: int = 5
 ) -> str:
-    """How two multisets of rows differ, for people to read; empty when they do not.
+    """How two multisets of rows differ, for people to read; empty if they are equal.
 
     >>> print(row_difference([(1, "a"), (1, "a")], [(1, "a"), (2, "b")]))
     The rows differ: 2 found, 2 expected.
@@ -169,7 +169,7 @@ def _plain_rows(rows: ArrowRows | list[Row]) -> list[Row]:
 
 
 def _equal_as_they_are(found: list[Row], wanted: list[Row]) -> bool:
-    """Whether the rows are equal without further ado, as they are when nothing is nested."""
+    """Whether the rows are equal as they are; a quick check that works if nothing is nested."""
     try:
         return Counter(found) == Counter(wanted)
     except TypeError:
@@ -188,10 +188,10 @@ def _frozen(value: Any) -> Any:
 def checked_run(
     engine: Engine, stream: pa.Table | Iterable[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
-    """Run a join to its end and check what every run must keep.
+    """Run a join to its end and check what must hold for every run.
 
-    The engine's own invariants after each result batch; one schema; the budget; and that every
-    stream tuple that arrived has left, joined or unmatched, once.
+    That is: the engine's own invariants after each result batch, one schema for all batches, the
+    budget, and that every stream tuple that arrived was joined or unmatched, once.
     """
     found: list[pa.RecordBatch] = []
     for batch in engine.run(stream):
@@ -208,9 +208,9 @@ def checked_run(
 
 
 class ManualClock:
-    """Seconds that pass only when told to; `clock=` of an engine takes it.
+    """A clock that moves only when told to, for the argument `clock=` of an engine.
 
-    With `tick` each reading moves the clock that much further.
+    With `tick`, each reading moves it forward by that many seconds.
 
     >>> clock = ManualClock()
     >>> clock.advance(2.5)
@@ -236,23 +236,23 @@ class ManualClock:
         self.now += seconds
 
     def advance_to(self, seconds: float) -> None:
-        """Let time pass until then; a time that has passed changes nothing."""
+        """Move the clock to this time, or leave it if it is later already."""
         self.now = max(self.now, seconds)
 
 
 class PageReads:
-    """While it is open, notes which pages of master tables are read, in order.
+    """Records, while it is open, which pages of master tables are read, in order.
 
         with PageReads() as reads:
             list(engine.run(batches))
         reads.pages          # [0, 1, 0, 1]
         reads.partitions     # [(0, 1), (0, 1)], one item per read
 
-    A read ahead counts when it is begun. Reads of a dense index are in `index_pages`.
+    A page that is read ahead counts when its read begins. Locator pages are in `index_pages`.
     """
 
     def __init__(self) -> None:
-        """Nothing noted yet."""
+        """Nothing is recorded yet."""
         self.partitions: list[tuple[int, ...]] = []
         self.index_pages: list[int] = []
         self._patch: Any = None

@@ -64,7 +64,7 @@ class HeapMachine(RuleBasedStateMachine):
         if not self.lowered:
             # A copy may have validity bitmaps that the batch did not need: a bit per value.
             bitmaps = _VALIDITIES * (count // 8 + 1)
-            assert self.heap.free_bytes >= -bitmaps, "what `fitting` allowed does not fit"
+            assert self.heap.free_bytes >= -bitmaps, "what `how_many_fit` allowed does not fit"
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:

@@ -26,7 +26,7 @@ from semistream.errors import (
 )
 from semistream.relation import Frame, MasterTable
 from semistream.relation import build as build_module
-from semistream.relation import draft as draft_module
+from semistream.relation.versions import draft as draft_module
 
 
 def stored(master: MasterTable, io: str = "buffered") -> pa.Table:

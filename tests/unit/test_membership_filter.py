@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.errors import BudgetError, MasterFormatError, OptionError
-from semistream.relation import MembershipFilter, files
-from semistream.relation.local_storage import LocalStorage
-from semistream.relation.manifest import FORMAT_VERSION
+from semistream.relation import MembershipFilter
 from semistream.relation.membership_filter import expected_rate
+from semistream.relation.storage import LocalStorage, files
+from semistream.relation.versions.manifest import FORMAT_VERSION
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 
 CODES = st.integers(-(2**63), 2**63 - 1)

@@ -14,12 +14,11 @@ import pytest
 import xxhash
 
 from semistream.errors import CorruptPageError, InternalError, MasterFormatError, OptionError
-from semistream.relation import files, page_file
-from semistream.relation.files import PageFiles
-from semistream.relation.local_storage import LocalStorage
+from semistream.relation import page_file
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, Locator, locator_rows, write_locator
 from semistream.relation.page_file import PageIndex, write_pages
 from semistream.relation.reader import Frame, PageReader
+from semistream.relation.storage import LocalStorage, PageFiles, files
 
 Read = Callable[..., PageReader]
 

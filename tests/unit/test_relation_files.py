@@ -14,11 +14,9 @@ import pytest
 import semistream as ss
 from semistream.errors import CorruptPageError, MasterNotFoundError, OptionError
 from semistream.relation import Frame, MasterTable, PageIndex, PageReader, reader
-from semistream.relation.files import PageFiles
-from semistream.relation.local_storage import LocalStorage
 from semistream.relation.page_file import PageWriter, write_pages
 from semistream.relation.shards import shard_of
-from semistream.relation.storage import storage_at
+from semistream.relation.storage import LocalStorage, PageFiles, storage_at
 from semistream.testing import assert_same_rows, checked_run, oracle_join, rows_of
 
 IO = ["buffered", "direct"]

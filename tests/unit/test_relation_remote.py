@@ -22,9 +22,7 @@ from semistream.errors import (
     OptionError,
 )
 from semistream.relation import Frame, MasterTable, master_table
-from semistream.relation.files import Storage, is_uri
-from semistream.relation.remote_storage import RemoteStorage
-from semistream.relation.storage import storage_at
+from semistream.relation.storage import RemoteStorage, Storage, is_uri, storage_at
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 
 

@@ -20,8 +20,8 @@ from semistream.errors import (
     OptionError,
 )
 from semistream.relation import Frame, MasterTable
-from semistream.relation.local_storage import LocalStorage
 from semistream.relation.page_file import PageWriter
+from semistream.relation.storage import LocalStorage
 from semistream.testing import assert_same_rows, checked_run, oracle_join, rows_of
 
 

@@ -1,6 +1,6 @@
 """The command `semistream`.
 
-    semistream demo        the whole on Spark, on made-up sales
+    semistream demo        all of it on Spark, with made-up sales
     semistream run         a pipeline from a file
     semistream master      master tables: build, look at, change, clean up
     semistream compare     the algorithms side by side, without Spark

@@ -1,4 +1,4 @@
-"""What a pipeline does, a line per batch, and on a terminal how it stands below them."""
+"""A running pipeline in the terminal: one line per batch, and a line of totals below them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS: Final = {
     "version": 8,
     "seconds": 8,
 }
-"""Titles and widths: 79 characters with the blanks between are what a terminal has room for."""
+"""Titles and widths. With the blanks between them they fit a terminal of 80 characters."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class MetricsTail:
     _read: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with what is there: lines of an earlier run are not told again."""
+        """Start at the end of the file, so that lines of an earlier run are not shown again."""
         self._read = self.path.stat().st_size if self.path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The lines that were added since the last time, whole ones only."""
+        """The complete lines added since the last call."""
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
@@ -61,14 +61,14 @@ class BatchView:
     """Prints batches as they end."""
 
     def __init__(self, console: Console) -> None:
-        """Nothing is printed before the first batch."""
+        """Print nothing before the first batch."""
         self._console = console
         self._last: Mapping[str, Any] | None = None
         self._has_header = False
 
     @contextmanager
     def following(self, pipeline: Pipeline, hint: str) -> Iterator[None]:
-        """On a terminal, keep a line with totals at the bottom, and how to go on."""
+        """On a terminal, keep a line with totals and `hint` at the bottom."""
         if not self._console.is_terminal:
             yield
             return
@@ -80,7 +80,7 @@ class BatchView:
             yield
 
     def show(self, line: Mapping[str, Any]) -> None:
-        """Print a batch, given as its line of metrics; one without tuples only starts the clock."""
+        """Print a batch, given as its line of metrics. A batch without tuples is not printed."""
         if not line["arrived"]:
             self._last = line
             return
@@ -112,7 +112,7 @@ class BatchView:
         ]
 
     def _arrival_rate(self, line: Mapping[str, Any]) -> float | None:
-        """What came from the source since the batch before began; unknown of the first."""
+        """Tuples per second since the previous batch began; None for the first batch."""
         if self._last is None:
             return None
         passed = datetime.fromisoformat(line["at"]) - datetime.fromisoformat(self._last["at"])
@@ -121,7 +121,7 @@ class BatchView:
 
 
 def totals(status: Status) -> str:
-    """All batches of a pipeline in one line; routes that nothing has gone are left out."""
+    """All batches of a pipeline in one line, without the routes that no tuple has taken."""
     if status.batch is None:
         return "No batch yet."
     counts = status.totals

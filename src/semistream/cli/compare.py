@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from semistream.cli.report import MIB, reported
+from semistream.cli.report import MIB, output, reported, side
 from semistream.errors import BudgetError, UnknownAlgorithmError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS: Final = 20_000
 _WARM_ROWS: Final = 256
 _INLJ_ROWS: Final = 100_000
-"""INLJ reads a page per tuple: this many take about as long as a million through the others."""
+"""INLJ reads a page per tuple: this many take about as long as a million in the others."""
 
 
 class Io(StrEnum):
@@ -74,24 +74,24 @@ def compare(
         float, typer.Option(min=0.0, help="Skew of the Zipf keys; 0 is uniform.")
     ] = 1.0,
     io: Annotated[
-        Io, typer.Option(help="Read through the page cache, or past it (O_DIRECT).")
+        Io, typer.Option(help="Read through the page cache, or bypass it (O_DIRECT).")
     ] = Io.BUFFERED,
     seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
     algorithms: Annotated[
-        str | None, typer.Option(help="Names with commas between; all when left out.")
+        str | None, typer.Option(help="Names, separated by commas; all by default.")
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep the master table, here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the master table in this folder.")
     ] = None,
 ) -> None:
-    """Join sales with products through every algorithm, and compare them in one table."""
-    out, side = Console(highlight=False), Console(stderr=True, highlight=False)
-    with reported(side), _master_folder(keep) as folder:
+    """Join sales with products by every algorithm, and compare them in one table."""
+    out, console = output(), side()
+    with reported(console), _master_folder(keep) as folder:
         names = _chosen(algorithms)
         scene = _scene(folder, products, sales, share, exponent, io, seed)
         out.print(_setting(scene))
         out.print(_remark(scene, names), style="dim")
-        measured = _measure(scene, names, side)
+        measured = _measure(scene, names, console)
         out.print(_table(scene, measured))
         out.print(_verdict(measured))
         if keep is not None:
@@ -102,7 +102,7 @@ def compare(
 
 @contextmanager
 def _master_folder(keep: Path | None) -> Iterator[Path]:
-    """Where the master table goes; a temporary folder is removed however the command ends."""
+    """The folder for the master table. A temporary one is removed however the command ends."""
     if keep is not None:
         yield keep
         return
@@ -127,7 +127,7 @@ def _chosen(algorithms: str | None) -> list[str]:
 def _scene(
     folder: Path, products: int, sales: int, share: float, exponent: float, io: str, seed: int
 ) -> _Scene:
-    """Build R on disk and hold S in memory, so that making it is in nobody's rate."""
+    """Build R on disk and hold S in memory, so that no measured rate includes making them."""
     from semistream import MasterTable, workload
 
     table = workload.products(products, seed)
@@ -138,27 +138,28 @@ def _scene(
     return _Scene(master, stream, sales, exponent, budget, io)
 
 
-def _measure(scene: _Scene, names: list[str], side: Console) -> dict[str, Metrics]:
-    """Run the algorithms, one after the other; a bar each, or a line each without a terminal."""
+def _measure(scene: _Scene, names: list[str], console: Console) -> dict[str, Metrics]:
+    """Run the algorithms one after the other, with progress bars, or lines if not on a terminal."""
     engines = {name: scene.engine(name) for name in names}
     for engine in engines.values():
         _warm(engine, scene)
     measured = {}
     bar = [TextColumn("{task.description:<12}"), BarColumn(40), TaskProgressColumn()]
-    with Progress(*bar, console=side, transient=True, disable=not side.is_terminal) as progress:
+    quiet = not console.is_terminal
+    with Progress(*bar, console=console, transient=True, disable=quiet) as progress:
         tasks = {name: progress.add_task(name, total=scene.rows_for(name)) for name in names}
         for name, engine in engines.items():
             batches = _first(scene.stream, scene.rows_for(name))
             _drain(engine, _watched(batches, partial(progress.advance, tasks[name])))
             measured[name] = engine.metrics()
-            if not side.is_terminal:
+            if quiet:
                 done = measured[name]
-                side.print(f"{name}: {done.arrived:,} sales in {done.seconds:.1f} s")
+                console.print(f"{name}: {done.arrived:,} sales in {done.seconds:.1f} s")
     return measured
 
 
 def _warm(engine: Engine, scene: _Scene) -> None:
-    """Compile what is not compiled yet; a budget that is too small shows here, at once."""
+    """Compile kernels before the measurement. A budget that is too small fails here already."""
     try:
         _drain(engine, _first(scene.stream, _WARM_ROWS))
     except BudgetError as error:
@@ -182,7 +183,7 @@ def _first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
 def _watched(
     batches: Iterable[pa.RecordBatch], advance: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Reports a batch once the join asks for the next one."""
+    """The batches; each is reported once the join asks for the next one."""
     for batch in batches:
         yield batch
         advance(batch.num_rows)
@@ -226,7 +227,7 @@ def _table(scene: _Scene, measured: Mapping[str, Metrics]) -> Table:
 
 
 def _verdict(measured: Mapping[str, Metrics]) -> str:
-    """Who was fastest, against INLJ, or against the slowest when INLJ did not run or won."""
+    """The fastest compared with INLJ, or with the slowest if INLJ did not run or was fastest."""
     ranked = sorted(measured, key=lambda name: measured[name].service_rate)
     fastest = ranked[-1]
     if len(ranked) == 1:

@@ -1,9 +1,9 @@
-"""`semistream demo`: the whole on Spark, in one process, on made-up sales.
+"""`semistream demo`: all of it on Spark, on this machine, with made-up sales.
 
     products ─► master table ─┐
     bursty sales ─────────────┴─► pipeline ─► Parquet warehouse
 
-Then the same join as Spark does it by itself, and both times in a table.
+Then it runs the same join with Spark's own means, and prints both times in a table.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 _LEAST_BUDGET: Final = 1 << 20
-"""Bytes of a task: a share of a tiny R would not hold a page."""
+"""The least bytes per task: a small share of a tiny R would not even hold a page."""
 
 _WARM_ROWS: Final = 1 << 16
-"""Several blocks of the source, so that every task gets some."""
+"""Enough rows for several blocks of the source, so that every task gets some."""
 
 
 @dataclass(frozen=True)
 class _Scene:
-    """What is shown."""
+    """The settings of the demonstration."""
 
     folder: Path
     products: int
@@ -56,21 +56,21 @@ class _Scene:
 
     @property
     def tuples(self) -> int:
-        """Of the stream, in all."""
+        """Tuples of the whole stream."""
         return max(int(self.rate * self.seconds), 1)
 
     @property
     def table(self) -> Path:
-        """R as Parquet, which both ways start from."""
+        """R as a Parquet file, from which both joins start."""
         return self.folder / "products.parquet"
 
     def budget(self, master: MasterTable) -> int:
-        """Bytes of each task."""
+        """Bytes for each task."""
         size = int(master.pages.length.sum())
         return max(int(self.share * size), _LEAST_BUDGET)
 
     def sales(self, spark: SparkSession, **options: object) -> DataFrame:
-        """The stream."""
+        """The stream of sales."""
         given = {"keys": self.products, "seed": self.seed, "numPartitions": self.tasks}
         reader = spark.readStream.format("semistream")
         return reader.options(**{name: str(v) for name, v in (given | options).items()}).load()
@@ -85,15 +85,15 @@ def demo(
     ] = 0.05,
     seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep all that is written, here.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep all files in this folder.")
     ] = None,
 ) -> None:
-    """Build a master table, enrich bursty sales into a warehouse, and compare, on Spark."""
+    """On Spark: build a master table, enrich bursty sales, and compare with Spark's own join."""
     out, console = output(), side()
     with reported(console), _folder(keep) as folder, spark_errors("demo"):
         tasks = min(os.cpu_count() or 2, 4)
         scene = _Scene(folder, products, rate, seconds, share, seed, tasks)
-        # Before the log is turned away: a spinner would go the same way.
+        # A plain line: while the log is redirected, a spinner would go to the log too.
         console.print("Starting Spark …", style="dim")
         with java_output_to(folder / "spark.log"):
             spark = spark_session(**{"spark.sql.shuffle.partitions": str(tasks)})
@@ -111,7 +111,7 @@ def demo(
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Where everything goes; a temporary folder is removed however the command ends."""
+    """The folder for all files. A temporary one is removed however the command ends."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
             yield Path(folder)
@@ -123,7 +123,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _built(scene: _Scene, spark: SparkSession, out: Console, console: Console) -> MasterTable:
-    """Lay R out, by a Spark job."""
+    """Build the master table with a Spark job."""
     import pyarrow.parquet as pq
 
     from semistream import MasterTable, workload
@@ -151,7 +151,7 @@ def _built(scene: _Scene, spark: SparkSession, out: Console, console: Console) -
 def _streamed(
     scene: _Scene, spark: SparkSession, master: MasterTable, out: Console, console: Console
 ) -> None:
-    """Enrich the stream into the warehouse."""
+    """Join the stream and write the result to the warehouse."""
     metrics = scene.folder / "metrics.jsonl"
     with console.status("Starting Python workers and compiling, before sales arrive"):
         _warm(scene, spark, master)
@@ -164,7 +164,7 @@ def _streamed(
 
 
 def _warm(scene: _Scene, spark: SparkSession, master: MasterTable) -> None:
-    """Join a few sales, so that the first of the stream do not wait for start-up."""
+    """Join a few sales first, so that the stream's first tuples do not wait for start-up."""
     from semistream.spark.join import join
 
     options = {"keys": scene.products, "numPartitions": scene.tasks, "rows": _WARM_ROWS}

@@ -1,4 +1,4 @@
-"""The end of the demo: the same micro-batches through `ss.join` and through Spark's own join."""
+"""The last part of the demo: the same micro-batches with `ss.join` and with Spark's own join."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["BATCH_ROWS", "compared"]
 
 BATCH_ROWS: Final = 50_000
 _WARM: Final = 2
-"""Batches of each way that are not counted: they start Python workers, compile, read files."""
+"""First batches of each join that do not count: they start workers, compile and list files."""
 
 
 def compared(
     sales: DataFrame, master: MasterTable, budget: int, products: Path
 ) -> tuple[Table, str]:
-    """Times of both ways in a table, and what they come to in a sentence.
+    """The times of both joins as a table, and a sentence that compares them.
 
     `sales` is a stream that ends; `products` has the master's rows as Parquet.
     """
@@ -41,7 +41,7 @@ def compared(
 
 
 def _batch_seconds(frame: DataFrame) -> list[float]:
-    """Seconds of each micro-batch of a stream, written to nowhere."""
+    """Seconds per micro-batch of a stream; the rows are discarded."""
     seconds: list[float] = []
 
     def write(batch: DataFrame, _: int) -> None:

@@ -1,4 +1,4 @@
-"""Spark as the commands use it: a session, and files as DataFrames."""
+"""What the commands use of Spark: a session, files as DataFrames, and its errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spark_session(**conf: str) -> SparkSession:
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
 
-    # It would print as JSON what the error says that follows.
+    # This logger would print, as JSON, what the error message says anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     spark = local_session(**{"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | conf)
     register_source(spark)
@@ -42,7 +42,7 @@ def spark_session(**conf: str) -> SparkSession:
 
 @contextmanager
 def java_output_to(path: Path) -> Iterator[None]:
-    """A Java process that is started meanwhile writes its log there for good, not to a terminal."""
+    """Send the log of a Java process started meanwhile to this file, as long as it runs."""
     sys.stderr.flush()
     before = os.dup(2)
     try:
@@ -55,7 +55,7 @@ def java_output_to(path: Path) -> Iterator[None]:
 
 
 def file_format(path: str) -> str:
-    """The format that a path's suffix stands for; a folder without one is taken for Parquet."""
+    """The file format that a path's suffix stands for; Parquet if there is no suffix."""
     stem = path.rstrip("/").lower()
     for suffix in _COMPRESSED:
         stem = stem.removesuffix(suffix)
@@ -82,7 +82,7 @@ def read_frame(path: str) -> DataFrame:
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """What Spark says of a user's source, as an error of one line."""
+    """Turn Spark's exceptions into an error of one line."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -91,16 +91,16 @@ def spark_errors(what: str) -> Iterator[None]:
     except PySparkException as error:
         raise SourceError(f"{what}: Spark says: {_said(str(error))}") from error
     except Py4JJavaError as error:
-        # What Spark has no Python class for, as a format that it cannot find.
+        # Errors without a Python class in Spark, such as an unknown format.
         said = str(error.java_exception.getMessage())
         raise SourceError(f"{what}: Spark says: {_said(said)}") from error
 
 
 def _said(message: str) -> str:
-    """What is for a user in a message of Spark: of a traceback, what it ends with."""
+    """The part of Spark's message that helps a user: the last line, if it is a traceback."""
     text = message.partition("JVM stacktrace:")[0].strip()
     lines = [line for line in text.splitlines() if line.strip()]
     if any(line.lstrip().startswith("Traceback (most recent") for line in lines):
         text = next(line for line in reversed(lines) if "SQLSTATE" not in line)
-    # A column that is not found comes with Spark's whole plan, an error of ours with its class.
+    # Leave out the query plan that follows a missing column, and the class name of our own errors.
     return re.sub(r"^semistream\.errors\.\w+: ", "", text.partition(";\n'")[0])

@@ -32,21 +32,21 @@ RowsPath = Annotated[
 def build(
     source: RowsPath,
     path: MasterPath,
-    key: Annotated[str, typer.Option(help="The key column; several with commas between.")],
-    shards: Annotated[int, typer.Option(help="Parts, by a hash of the key.")] = 1,
+    key: Annotated[str, typer.Option(help="The key column, or several separated by commas.")],
+    shards: Annotated[int, typer.Option(help="The number of parts, by a hash of the key.")] = 1,
     filter_bits: Annotated[
         int, typer.Option(help="Bits per key of a membership filter, 4 to 32; 0 for none.")
     ] = 0,
     page_bytes: Annotated[int, typer.Option(help="The most bytes of a page.")] = 65536,
     order_by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Lay keys out by this, the highest first."),
+        typer.Option(metavar="COLUMN", help="Lay out keys by this, the highest first."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Write the next version of one that exists.")
+        bool, typer.Option("--replace", help="Write the next version if PATH has one.")
     ] = False,
 ) -> None:
-    """Build a master table from files, by Spark."""
+    """Build a master table from files, with Spark."""
     with reported(side()):
         from semistream import MasterTable
 
@@ -76,7 +76,7 @@ def describe(path: MasterPath) -> None:
 
 @master_app.command()
 def upsert(path: MasterPath, source: RowsPath) -> None:
-    """Replace the rows of the keys in SOURCE by its rows; new keys are added."""
+    """Replace the rows of the keys in SOURCE with its rows; new keys are added."""
     with reported(side()):
         from semistream import MasterTable
 
@@ -110,15 +110,16 @@ def compact(path: MasterPath) -> None:
 @master_app.command()
 def vacuum(
     path: MasterPath,
-    keep_versions: Annotated[int, typer.Option(help="The newest versions, which stay.")] = 2,
+    keep_versions: Annotated[int, typer.Option(help="How many of the newest to keep.")] = 2,
     grace: Annotated[
-        str, typer.Option(help="The age from which files of stopped builds go: 90s, 15m, 1h.")
+        str,
+        typer.Option(help="Remove left-overs of builds from this age on: 90s, 15m, 1h."),
     ] = "1h",
     pinned_by: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CHECKPOINT",
-            help="Keep the versions that a pipeline may still ask for; give it once for each.",
+            help="Keep versions that this pipeline may still need; repeat it for several.",
         ),
     ] = None,
 ) -> None:
@@ -151,19 +152,19 @@ def history(path: MasterPath) -> None:
         table.add_column("at (UTC)", no_wrap=True)
         for one in MasterTable.open(path).history():
             numbers = (str(one.version), f"{one.row_count:,}", f"{one.page_count:,}")
-            # To the second, and without the zone that the column's title names.
+            # To the second, and without the time zone, which the column's title names.
             table.add_row(*numbers, one.operation, one.created[:19].replace("T", " "))
         output().print(table)
 
 
 def _pinned(checkpoint: str) -> set[int]:
-    """The versions that a pipeline may still ask for; a checkpoint without any is a mistake."""
+    """The versions that a pipeline may still ask for; raises if its checkpoint has none."""
     from semistream.errors import CheckpointError
     from semistream.spark.pipeline.batch_log import pinned_versions
 
     versions = pinned_versions(checkpoint)
     if not versions:
-        # Taking a wrong path for "nothing is pinned" would remove what a pipeline needs.
+        # A mistyped path must not mean "nothing is pinned": the vacuum would remove needed files.
         raise CheckpointError(
             f"--pinned-by {checkpoint}: no pipeline has run a batch with that checkpoint. Give "
             "the folder that the pipeline has as its checkpoint."
@@ -172,7 +173,7 @@ def _pinned(checkpoint: str) -> set[int]:
 
 
 def _tell_latest(location: str) -> None:
-    """Say what the newest version is, and what made it."""
+    """Print the newest version and what made it."""
     from semistream import MasterTable
 
     last = MasterTable.open(location).history()[-1]

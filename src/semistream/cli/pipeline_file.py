@@ -1,7 +1,7 @@
-"""A pipeline file: what `semistream run` reads, checked before Spark is started.
+"""The pipeline file that `semistream run` reads, checked before Spark starts.
 
-Tables and their keys are the dataclasses below; a field without a default must be given. What
-values mean is for `ss.Pipeline`, which checks them too; here it is names and types.
+The dataclasses below are its tables, their fields the keys; a field without a default is required.
+Only names and types are checked here. `ss.Pipeline` checks the values.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class SourceTable:
     format: str
     path: str | None = None
     schema: str | None = None
-    """As SQL, "id long, name string"; streams of files need one."""
+    """As SQL: "id long, name string". Streams of files need one."""
     select: list[str] = field(default_factory=list)
-    """SQL expressions, if the stream's columns are not yet those to join."""
+    """SQL expressions that make the columns to join, if the source does not have them."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ class MasterRef:
 
 @dataclass(frozen=True)
 class JoinTable:
-    """`[join]`: as `ss.Pipeline` takes it."""
+    """`[join]`: the arguments of `ss.Pipeline` for the join."""
 
     on: str | list[str] | dict[str, str]
     memory: int | str
@@ -63,7 +63,7 @@ class JoinTable:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """`[sink]`: a path for Parquet, or a format that knows transactions with a table or a path."""
+    """`[sink]`: a path for Parquet; or a format with transactions, and a table or a path."""
 
     path: str | None = None
     format: str = "parquet"
@@ -72,7 +72,7 @@ class SinkTable:
     options: dict[str, Any] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
-        """Raise `PipelineFileError` unless it names one place that takes a batch once."""
+        """Raise `PipelineFileError` unless it names one place that takes a batch exactly once."""
         if (self.path is None) == (self.table is None):
             raise PipelineFileError(f"[{where}] needs a path or a table, and only one of them.")
         if self.format in _FILE_FORMATS:
@@ -103,12 +103,12 @@ class UnmatchedTable(SinkTable):
     dead_letters: SinkTable | None = None
 
     def retry_options(self) -> dict[str, Any]:
-        """What is given of the retry queue, without the dead letters."""
+        """The given options of the retry queue, without the dead letters."""
         names = ("backoff", "factor", "deadline", "then")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def check(self, where: str) -> None:
-        """Raise `PipelineFileError` if it is both, or neither."""
+        """Raise `PipelineFileError` unless it is either a sink or a retry queue."""
         given = self.retry_options() or self.dead_letters
         if self.retry and (self.path or self.table):
             raise PipelineFileError(
@@ -125,7 +125,7 @@ class UnmatchedTable(SinkTable):
 
 @dataclass(frozen=True)
 class RejectedTable(SinkTable):
-    """`[rejected]`: a sink for rejected tuples, and what must hold of the others."""
+    """`[rejected]`: a sink for rejected tuples, and the checks that the others must pass."""
 
     checks: dict[str, str] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ class DeferredTable:
 
 @dataclass(frozen=True)
 class PipelineTable:
-    """`[pipeline]`: the pipeline as a whole."""
+    """`[pipeline]`: settings of the pipeline as a whole."""
 
     checkpoint: str
     name: str | None = None
@@ -151,7 +151,7 @@ class PipelineTable:
 
 @dataclass(frozen=True)
 class PipelineFile:
-    """All of a pipeline file."""
+    """A whole pipeline file."""
 
     source: SourceTable
     master: MasterRef
@@ -162,7 +162,7 @@ class PipelineFile:
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
     spark: dict[str, str] = field(default_factory=dict)
-    """Settings of the session, if it is this command that starts it."""
+    """Settings of the Spark session, if this command starts it."""
 
     @classmethod
     def read(cls, path: Path) -> PipelineFile:
@@ -182,8 +182,8 @@ class PipelineFile:
 
 
 def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
-    """A table as its dataclass."""
-    # `Table` is bound to nothing narrower: there is no type for "a dataclass".
+    """A table of the file as its dataclass."""
+    # There is no type for "a dataclass" that `Table` could be bound to.
     known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
     unknown = [name for name in found if name not in known]
     if unknown:
@@ -217,7 +217,7 @@ def _missing(names: list[str], where: str) -> str:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value, if it is of a kind that the hint allows; a table as its dataclass."""
+    """The value, if its type is one that the hint allows; a table becomes its dataclass."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for kind in kinds:
         if hasattr(kind, "__dataclass_fields__") and isinstance(value, dict):
@@ -230,13 +230,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _plain(kind: Any) -> type:
-    """The built-in type that a kind stands for; a dataclass is a table."""
+    """The built-in type that a hint stands for; a dataclass counts as a table."""
     plain = get_origin(kind) or kind
     return plain if plain in _WORDS else dict
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """Whether a value of TOML is of a kind; its lists and tables, all of what is in them."""
+    """Whether a TOML value has this type; the items of lists and tables are checked too."""
     inner = get_args(kind)
     if _plain(kind) is list:
         return isinstance(value, list) and all(_is_a(inner[0], one) for one in value)
@@ -245,5 +245,5 @@ def _is_a(kind: Any, value: Any) -> bool:
         return isinstance(value, dict) and all(
             inner[1] is Any or _is_a(inner[1], v) for v in within
         )
-    # True is an int to Python, not to whoever writes a file.
+    # Not isinstance: in Python True is an int, but in a file it is not a number.
     return type(value) is kind

@@ -1,4 +1,4 @@
-"""How a command ends: with its results on standard output, or with one line on standard error."""
+"""How commands report: results on standard output, errors as one line on standard error."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from semistream.errors import SemistreamError
 __all__ = ["INTERRUPTED", "MIB", "complain", "output", "reported", "side"]
 
 INTERRUPTED: Final = 130
-"""What a shell reports for a command that Ctrl-C ended."""
+"""The exit code of a command that was ended by Ctrl-C."""
 MIB: Final = 1 << 20
 
 
 def output() -> Console:
-    """Where results go."""
+    """The console for results: standard output."""
     return Console(highlight=False)
 
 
 def side() -> Console:
-    """Where progress and errors go."""
+    """The console for progress and errors: standard error."""
     return Console(stderr=True, highlight=False)
 
 
 @contextmanager
 def reported(console: Console) -> Iterator[None]:
-    """Errors that a user can mend, and Ctrl-C, end with one line and no traceback."""
+    """End with one line and no traceback on an error of semistream or Ctrl-C."""
     try:
         yield
     except SemistreamError as error:

@@ -33,10 +33,10 @@ _LOOK_SECONDS: Final = 0.2
 def run(
     file: Annotated[Path, typer.Argument(metavar="PIPELINE.TOML", help="What to run.")],
     once: Annotated[
-        bool, typer.Option("--once", help="Take what the source has now, and end.")
+        bool, typer.Option("--once", help="Process what the source has now, then stop.")
     ] = False,
 ) -> None:
-    """Run a pipeline from a file, until Ctrl-C; the same command goes on where it was."""
+    """Run a pipeline from a file until Ctrl-C; run it again to continue where it stopped."""
     console = side()
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
@@ -55,7 +55,7 @@ def follow(
     console: Console,
     is_enough: Callable[[Status], bool] = lambda _: False,
 ) -> bool:
-    """Start a pipeline and show its batches until it ends, or is enough; True after a signal."""
+    """Start a pipeline and show its batches until it ends or `is_enough`; True after a signal."""
     tail, view = MetricsTail(metrics), BatchView(console)
     with stopped_by_signals() as signalled, view.following(pipeline, "Ctrl-C stops."):
         pipeline.start()
@@ -72,10 +72,10 @@ def follow(
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event, and do nothing else; a second one interrupts.
+    """While open, Ctrl-C and SIGTERM only set the event; a second signal interrupts.
 
-    Spark's own handler of Ctrl-C cancels all jobs, which would look like a failure; and an
-    exception in the middle of printing a line would print it twice.
+    Spark's own handler of Ctrl-C cancels all jobs, which would look like a failure. And an
+    exception while a line is being printed would print that line twice.
     """
     signalled = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -29,7 +29,7 @@ def tune(
     ] = None,
     memory: Annotated[str | None, typer.Option(help='The budget, such as "64MB".')] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Tuples per second; without --memory, the least for it.")
+        float | None, typer.Option(help="Tuples per second; without --memory, its least memory.")
     ] = None,
     skew: Annotated[
         float | None, typer.Option(help="Zipf exponent of the stream; 0 is uniform.")
@@ -40,10 +40,10 @@ def tune(
         bool, typer.Option("--calibrate", help="Measure this machine first, in about a minute.")
     ] = False,
     empirical: Annotated[
-        bool, typer.Option("--empirical", help="Run the sizes around the best, and compare.")
+        bool, typer.Option("--empirical", help="Run sizes near the best, and compare.")
     ] = False,
 ) -> None:
-    """Plan a join: the fastest for a memory, or the least memory for a rate."""
+    """Plan a join: the fastest for a budget, or the least memory for a rate."""
     with reported(side()):
         if not calibrate and path is None:
             raise OptionError("Name a master table to plan for, or use --calibrate, or both.")

@@ -34,7 +34,7 @@ from semistream.parts.output import Output
 from semistream.parts.row_arena import column_width, varying_array
 from semistream.parts.stream_buffer import Arrivals
 from semistream.relation import MappedPages, MasterTable
-from semistream.relation.local_storage import LocalStorage
+from semistream.relation.storage import LocalStorage
 
 Rows = NDArray[np.int64]
 

@@ -1,7 +1,14 @@
-"""R in files: page files, their index, versions, and the readers that fill a disk buffer.
+"""Master tables: R on disk.
 
-`MasterTable` is what the rest of semistream uses; it hands out a `PageReader` over the pages
-and, when they are not in code order, a `Locator` that says where a key's rows are.
+`MasterTable` is what the rest of semistream uses. It hands out a `PageReader` over the pages and,
+when they are not in code order, a `Locator` that says where a key's rows are.
+
+    storage     the files, on a local disk or elsewhere
+    versions    manifests, drafts, and the removal of old versions
+    updates     from one version and a change to the next version
+
+The other modules write, index and read pages (`page_file`, `page_index`, `reader`, `locator`,
+`membership_filter`), build a table (`build`) and open it (`master_version`, `master_table`).
 """
 
 from semistream.relation.locator import Locator
@@ -11,7 +18,7 @@ from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, Frame, PageReader
 from semistream.relation.shards import shard_of
-from semistream.relation.vacuum import Vacuumed, VersionInfo
+from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
 
 __all__ = [
     "IO_MODES",

@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.columns import ArrowData, as_table, stored_table
-from semistream.relation.draft import Draft
-from semistream.relation.files import Storage
 from semistream.relation.locator import locator_rows, page_starts, write_locator
-from semistream.relation.manifest import Manifest, StoredFile, encode_schema, newest_version, store
 from semistream.relation.membership_filter import MembershipFilter, check_bits
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.shards import check_shards, shard_of
+from semistream.relation.storage import Storage
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import (
+    Manifest,
+    StoredFile,
+    encode_schema,
+    newest_version,
+    store,
+)
 
 __all__ = [
     "CODE_COLUMN",
@@ -31,13 +37,13 @@ __all__ = [
     "build",
     "check_columns",
     "distinct",
+    "keyed_rows",
     "next_version",
     "row_order",
-    "table_codes",
 ]
 
 LAYOUTS: Final = ("key", "given")
-"""Rows in the order of their codes, or in the order given with each key's rows together."""
+"""Rows in the order of their codes, or in the data's own order with each key's rows together."""
 
 CODE_COLUMN: Final = "__code"
 """The stored column that holds hashed codes."""
@@ -88,7 +94,7 @@ class _Rows:
     codes: Codes
     order: NDArray[np.int64] | None
     cuts: NDArray[np.int64]
-    """Rows, in that order, where shards end."""
+    """For each shard, the number of the row after its last one, in that order."""
     rows_without_key: int
     code_column: str | None
 
@@ -99,7 +105,7 @@ class _Rows:
 
 
 def build(data: ArrowData, storage: Storage, recipe: Recipe, replace: bool) -> int:
-    """Write the next version and commit it; its number."""
+    """Write the next version and commit it. Returns its number."""
     version = next_version(storage, replace)
     rows = _prepare(data, recipe)
     with Draft(storage, version) as draft:
@@ -124,7 +130,7 @@ def build(data: ArrowData, storage: Storage, recipe: Recipe, replace: bool) -> i
 
 
 def next_version(storage: Storage, replace: bool) -> int:
-    """The number of the version that a build makes; an error if there must not be one."""
+    """The number of the version that a build makes; raises if it would replace one unasked."""
     if storage.is_file():
         raise OptionError(
             f"{storage.path} is a file. Give the path of a directory for the master table."
@@ -155,11 +161,7 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     check_columns(table.column_names, recipe.key)
     table = stored_table(table)
     codec = KeyCodec([table.schema.field(name) for name in recipe.key])
-    codes, valid = table_codes(table, codec, recipe.key)
-    without_key = 0
-    if valid is not None:
-        without_key = int(len(codes) - valid.sum())
-        table, codes = table.filter(pa.array(valid)), codes[valid]
+    table, codes, without_key = keyed_rows(table, codec, recipe.key)
     if not codec.exact:
         field = pa.field(CODE_COLUMN, pa.int64(), nullable=False)
         table = table.append_column(field, pa.array(codes))
@@ -169,22 +171,22 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     return _Rows(table, codes, order, np.cumsum(counts), without_key, hidden)
 
 
-def table_codes(
-    table: pa.Table, codec: KeyCodec, key: Sequence[str]
-) -> tuple[Codes, NDArray[np.bool_] | None]:
-    """Codes and validity of all rows, chunk by chunk."""
+def keyed_rows(table: pa.Table, codec: KeyCodec, key: Sequence[str]) -> tuple[pa.Table, Codes, int]:
+    """The rows that have a key, their codes, and the number of rows without a key."""
     codes: list[Codes] = [np.empty(0, np.int64)]
     valid: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
     for batch in table.select(list(key)).to_batches():
         some, fine = codec.codes(batch.columns)
         codes.append(some)
         valid.append(np.ones(len(some), np.bool_) if fine is None else fine)
-    all_valid = np.concatenate(valid)
-    return np.concatenate(codes), None if all_valid.all() else all_valid
+    keyed, found = np.concatenate(valid), np.concatenate(codes)
+    if keyed.all():
+        return table, found, 0
+    return table.filter(pa.array(keyed)), found[keyed], int(len(keyed) - keyed.sum())
 
 
 def row_order(codes: Codes, layout: str, shards: int) -> NDArray[np.int64] | None:
-    """The rows' order on disk, or None if they are in it already."""
+    """The order of the rows on disk, or None if they are in that order already."""
     rank = codes
     if layout == "given":
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -197,12 +199,12 @@ def row_order(codes: Codes, layout: str, shards: int) -> NDArray[np.int64] | Non
 
 
 def distinct(codes: Codes) -> Codes:
-    """Each code once, of codes of which equal ones are adjacent."""
+    """Each code once. Equal codes must be adjacent."""
     return codes[np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])] if len(codes) else codes
 
 
 def _locator(draft: Draft, rows: _Rows, recipe: Recipe, written: WrittenPages) -> dict[str, Any]:
-    """Write the locator that the layout needs; the manifest's fields for it."""
+    """Write the locator, if the layout needs one. Returns the manifest's fields for it."""
     if recipe.layout != "given":
         return {"files": {}}
     name = draft.file("locator.arrow")
@@ -217,7 +219,7 @@ def _locator(draft: Draft, rows: _Rows, recipe: Recipe, written: WrittenPages) -
 
 
 def _write_filter(draft: Draft, codes: Codes, bits: int) -> StoredFile:
-    """Write the filter of codes of which equal ones are adjacent."""
+    """Write the filter over these codes. Equal codes must be adjacent."""
     some = distinct(codes)
     members = MembershipFilter.sized(len(some), bits)
     members.add(some)

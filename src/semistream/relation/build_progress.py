@@ -1,4 +1,4 @@
-"""What whoever waits for a build is told of it."""
+"""Progress of a build, as it is reported to the caller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class BuildProgress:
     """What a master build has done so far."""
 
     step: str
-    """What it does now: "pages", "locator", "filter" or "done"."""
+    """The current step: "pages", "locator", "filter" or "done"."""
     files: int
-    """Files that are there, those of tasks under way included."""
+    """Files that exist so far, including those of running tasks."""
     bytes: int
 
 

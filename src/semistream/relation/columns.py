@@ -1,7 +1,7 @@
 """Any Arrow input as a table whose columns can be stored.
 
-Dictionaries and views become their plain values: a page is decoded by itself, without
-dictionaries from elsewhere, and Arrow's `take` on views would alias the frame they were read into.
+Dictionaries and views become plain values. A page is decoded alone, without a dictionary from
+elsewhere; and Arrow's `take` on views would keep pointing into the frame they were read into.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ArrowData: TypeAlias = pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterab
 
 
 class SparkFrame(Protocol):
-    """A batch DataFrame of Spark, classic or Connect, as far as it is used without PySpark."""
+    """A batch DataFrame of Spark, classic or Connect: the methods that are used without PySpark."""
 
     @property
     def schema(self) -> Any:
@@ -32,7 +32,7 @@ class SparkFrame(Protocol):
         """All its rows, collected."""
 
 
-# Decoding multiplies bytes; in slices a string column stays far from its 2 GB.
+# Decoding a dictionary multiplies bytes. Slices keep string columns far below Arrow's 2 GB limit.
 _SLICE_ROWS = 1 << 20
 
 
@@ -92,7 +92,7 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _refuse_dense_union(type_: pa.DataType) -> None:
-    """Arrow does not cut the values of a dense union: each page would carry those of them all."""
+    """Raise for a dense union: Arrow does not cut its values, so each page would carry them all."""
     if pa.types.is_union(type_) and type_.mode == "dense":
         raise pa.ArrowNotImplementedError("a dense union cannot be cut into pages")
     for i in range(type_.num_fields):
@@ -145,7 +145,7 @@ def _plain(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The column as its `stored_type`; no copy when it is that already."""
+    """The column cast to its `stored_type`; no copy if it has that type already."""
     if array.type == target:
         return array
     if pa.types.is_run_end_encoded(array.type):
@@ -158,7 +158,7 @@ def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _from_list_view(array: pa.Array) -> pa.Array:
-    """Arrow's own cast from a list view may lose the last elements (seen in pyarrow 26)."""
+    """A list view as a list. Arrow's own cast may lose the last elements (seen in pyarrow 26)."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -167,7 +167,7 @@ def _from_list_view(array: pa.Array) -> pa.Array:
 
 
 def _check_storable(column: pa.ChunkedArray) -> None:
-    """Do with one row what building and reading do with all: join, take, write, read back."""
+    """Try on one row what building and reading do with all rows: concatenate, take, write, read."""
     chunks = column.slice(0, 1).chunks
     sample = pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
     twice = pa.concat_arrays([sample, sample]).take(pa.array(range(len(sample)), pa.int64()))

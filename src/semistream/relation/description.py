@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from semistream.keys import KeyCodec
-from semistream.relation.manifest import Manifest
 from semistream.relation.page_index import PageIndex
+from semistream.relation.versions.manifest import Manifest
 
 __all__ = ["describe"]
 
 
 def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) -> str:
-    """What the version holds; `pages` may be those of one shard."""
+    """What the version holds. `pages` may be the pages of one shard only."""
     stored = sum(file.bytes for file in manifest.data_files)
     rows = pages.row_count
     average = int(pages.length.sum()) / rows if rows else 0.0

@@ -1,4 +1,4 @@
-"""Frames: the memory that pages are read into. A frame *is* the disk buffer of the papers."""
+"""Frames: the memory that pages are read into, which the papers call the disk buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 __all__ = ["ALIGNMENT", "Frame", "aligned"]
 
 ALIGNMENT = 4096
-"""Where direct reads begin and end, in the file and in memory."""
+"""Direct reads begin and end at multiples of this, in the file and in memory."""
 
 
 def aligned(size: int) -> int:
@@ -18,11 +18,11 @@ def aligned(size: int) -> int:
 
 
 class Frame:
-    """Reusable memory that pages are read into: aligned, outside Python's and Arrow's heaps."""
+    """Reusable, aligned memory that pages are read into, outside the heaps of Python and Arrow."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = aligned(max(nbytes, 1))
-        """Bytes the frame takes: what was asked for, rounded up to the alignment."""
+        """The size of the frame: the bytes asked for, rounded up to the alignment."""
         memory = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(memory)
         """The memory, to read into."""

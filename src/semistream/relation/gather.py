@@ -1,7 +1,7 @@
 """Rows of a table in another order, a block at a time.
 
-Arrow's `take` on a chunked column may first join the chunks, which fails for string columns
-beyond 2 GB. Here each chunk is gathered by itself and only one block of rows is ever joined.
+Arrow's `take` on a chunked column may first concatenate the chunks, which fails for string columns
+beyond 2 GB. Here rows are taken from each chunk alone, and only one block of rows is concatenated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _CHUNK_BYTES = 512 << 20
 
 
 class OrderedRows:
-    """The rows of a table, numbered by `order` (None: as they are)."""
+    """The rows of a table in the order `order`; None keeps them as they are."""
 
     def __init__(self, table: pa.Table, order: NDArray[np.int64] | None) -> None:
         self._schema = table.schema
-        # Few large chunks: every block visits every chunk it has rows in.
+        # A few large chunks, because a block takes from every chunk that has one of its rows.
         self._chunks = _joined(table) if order is not None else table.to_batches()
         self._starts = np.cumsum([0] + [chunk.num_rows for chunk in self._chunks])
         self._order = order
@@ -57,7 +57,7 @@ class OrderedRows:
 
 
 def _joined(table: pa.Table) -> list[pa.RecordBatch]:
-    """The table as record batches, small neighbours joined up to `_CHUNK_BYTES`."""
+    """The table as record batches, with small neighbours concatenated up to `_CHUNK_BYTES`."""
     joined: list[pa.RecordBatch] = []
     group: list[pa.RecordBatch] = []
     size = 0

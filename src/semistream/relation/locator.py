@@ -1,7 +1,7 @@
 """The dense index of a master table that is not in code order.
 
-A row per distinct code says on which pages its master rows are. That is too large for memory,
-so it is itself a page file, in code order, with small pages; only its sparse index is in memory.
+One row per distinct code says on which pages its master rows are. That is too large for memory,
+so it is a page file itself, in code order, with small pages; only its sparse index is in memory.
 In a sharded master each shard has its own run of locator pages.
 """
 
@@ -12,23 +12,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.files import PageFiles, Storage
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import Frame, PageReader
 from semistream.relation.shards import shard_of
+from semistream.relation.storage import PageFiles, Storage
 
 __all__ = [
     "LOCATOR_PAGE_BYTES",
     "LOCATOR_SCHEMA",
     "Locator",
     "locator_rows",
+    "merged_locator_rows",
     "page_starts",
     "write_locator",
 ]
 
 LOCATOR_PAGE_BYTES = 16 << 10
-"""Small, because a lookup wants a single row of the page."""
+"""Small, because a look-up needs a single row of the page."""
 
 LOCATOR_SCHEMA = pa.schema(
     [
@@ -46,7 +47,7 @@ class Locator:
     """Finds the pages of a code with one read of a small page."""
 
     def __init__(self, files: PageFiles, index: PageIndex, io: str, base: int = 0) -> None:
-        """`base` is the number of the page that is to be called page 0."""
+        """`base` is subtracted from page numbers: a shard's first page is its page 0."""
         self.index = index
         self.reader = PageReader(files, index, LOCATOR_SCHEMA, io)
         """Counts the locator's own reads."""
@@ -92,7 +93,7 @@ class Locator:
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """`find` for each code, reading each needed page once, in file order.
 
-        Without a frame one is made for the call.
+        Without `frame`, one is made for the call.
         """
         low, high = np.full(len(codes), 1, np.int32), np.zeros(len(codes), np.int32)
         home = np.searchsorted(self.index.last, codes, side="left")
@@ -120,7 +121,7 @@ class Locator:
 
 
 def locator_rows(codes: Codes, pages: PageIndex) -> pa.Table:
-    """The locator of pages whose rows have these codes, equal ones adjacent; in code order."""
+    """The locator rows, in code order, of pages with these codes. Equal codes must be adjacent."""
     begins = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if len(codes) else codes
     ends = np.r_[begins[1:], len(codes)] - 1 if len(codes) else codes
     rows_before = np.cumsum(pages.rows, dtype=np.int64)
@@ -135,10 +136,23 @@ def locator_rows(codes: Codes, pages: PageIndex) -> pa.Table:
     )
 
 
+def merged_locator_rows(codes: Codes, low: NDArray[np.int32], high: NDArray[np.int32]) -> pa.Table:
+    """One locator row per code, in code order, from spans; a code may have several spans."""
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    begins = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+    columns = [
+        codes[begins],
+        np.minimum.reduceat(low[order], begins),
+        np.maximum.reduceat(high[order], begins),
+    ]
+    return pa.table([pa.array(column) for column in columns], schema=LOCATOR_SCHEMA)
+
+
 def write_locator(
     storage: Storage, name: str, rows: pa.Table, shards: int = 1
 ) -> tuple[WrittenPages, tuple[int, ...]]:
-    """Write locator rows, which are in code order; and the first page of each shard."""
+    """Write locator rows, given in code order. Returns the pages and the first of each shard."""
     codes = rows["code"].to_numpy()
     owner = shard_of(codes, shards)
     order = np.argsort(owner, kind="stable") if shards > 1 else None
@@ -148,6 +162,6 @@ def write_locator(
 
 
 def page_starts(pages: PageIndex, cuts: NDArray[np.int64]) -> tuple[int, ...]:
-    """The first page of each shard, and the number of pages; `cuts` are rows where shards end."""
+    """The first page of each shard, then the number of pages; `cuts` are the rows after shards."""
     rows_before = np.concatenate([[0], np.cumsum(pages.rows, dtype=np.int64)])
     return (0, *np.searchsorted(rows_before, cuts).tolist())

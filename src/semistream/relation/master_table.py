@@ -1,4 +1,4 @@
-"""Master tables: R in files, in versions.
+"""Master tables: R on disk, in versions.
 
 A master table is a folder, on a local disk or anywhere that `pyarrow.fs` opens. Data files never
 change; a version is its manifest.
@@ -10,8 +10,7 @@ change; a version is its manifest.
       data/00000001-<random>.locator.arrow      layout "given" only, with its own index file
       data/00000001-<random>.filter             which keys may be there, if asked for
 
-The files of older versions stay until a vacuum, so whoever has one open, or wants it again, can
-read it.
+The files of older versions stay until a vacuum, so a version can be read as long as it is there.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from typing import ClassVar, Protocol
 
 from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
-from semistream.relation.change import Change, KeyData, deletion, upsertion
 from semistream.relation.columns import ArrowData, SparkFrame
-from semistream.relation.files import Location, Storage
-from semistream.relation.manifest import read_manifest
 from semistream.relation.master_version import MasterVersion
-from semistream.relation.storage import storage_at
-from semistream.relation.update import update
-from semistream.relation.vacuum import Vacuumed, VersionInfo, history, vacuum
+from semistream.relation.storage import Location, Storage, storage_at
+from semistream.relation.updates.change import Change, KeyData, deletion, upsertion
+from semistream.relation.updates.update import update
+from semistream.relation.versions.manifest import read_manifest
+from semistream.relation.versions.vacuum import Vacuumed, VersionInfo, history, vacuum
 
 __all__ = ["MasterTable", "SparkBuilder"]
 
@@ -63,11 +61,11 @@ class MasterTable(MasterVersion):
     """
 
     _builder: ClassVar[Callable[[], SparkBuilder]]
-    """Gives the builder on Spark, which stands above this layer."""
+    """Returns the builder for Spark, which is in a layer above."""
 
     @classmethod
     def use_builder(cls, builder: Callable[[], SparkBuilder]) -> None:
-        """Say what builds on Spark; it is asked for when `build` is first called."""
+        """Set the function that returns the builder for Spark; `build` calls it."""
         cls._builder = staticmethod(builder)
 
     @classmethod
@@ -94,11 +92,11 @@ class MasterTable(MasterVersion):
             key: the key column, or several of them.
             page_bytes: the most bytes of a page; a longer row has a page of its own.
             layout: "key" for code order, "given" for the data's own order with the rows of
-                one key gathered where its first row stands (say, by access frequency).
+                one key gathered where its first row is (by access frequency, for example).
             replace: whether to write the next version of a master table that exists.
             filter_bits: bits per key of a membership filter, 4 to 32, so that joins need not
                 look for absent keys on the disk (10 lets 1 % of them pass); 0 for none.
-            shards: in how many parts, by a hash of the key, the pages are divided.
+            shards: the number of parts that the pages are divided into, by a hash of the key.
         """
         storage = storage_at(path)
         recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards)
@@ -113,7 +111,7 @@ class MasterTable(MasterVersion):
 
     @staticmethod
     def latest_version(path: Location) -> int:
-        """The number of the newest version; of its files only the manifest is read."""
+        """The number of the newest version. Only its manifest is read."""
         return read_manifest(storage_at(path)).version
 
     @classmethod
@@ -136,7 +134,7 @@ class MasterTable(MasterVersion):
 
         No process holds more of R than a few pages and an index entry per page. The frame is
         evaluated twice (once to divide it evenly), with `order_by` or `sample` a few times.
-        For options not told here, see `from_arrow`.
+        For more on the options, see `from_arrow`.
 
         Args:
             df: a batch DataFrame, classic or of Spark Connect.
@@ -144,15 +142,15 @@ class MasterTable(MasterVersion):
             key: the key column, or several of them.
             page_bytes: the most bytes of a page.
             layout: "key", or "given", which is the default with `order_by` or `sample`.
-            order_by: the column by which keys are laid out, the highest first; of a key with
-                several rows the highest value counts. Say, a frequency of access.
-            sample: a DataFrame with the key columns, of stream tuples; keys are laid out by how
+            order_by: the column by which keys are laid out, the highest first, such as an access
+                frequency; for a key with several rows, the highest value counts.
+            sample: a DataFrame of stream tuples with the key columns; keys are laid out by how
                 often they occur in it, the most frequent first.
-            shards: in how many parts, by a hash of the key, the pages are divided.
+            shards: the number of parts that the pages are divided into, by a hash of the key.
             filter_bits: bits per key of a membership filter; 0 for none.
             replace: whether to write the next version of a master table that exists.
-            progress: True or False to show progress on stderr or not, by default if that is a
-                terminal; or a function that is called with a `BuildProgress` now and then.
+            progress: whether to show progress on stderr, by default only if that is a terminal;
+                or a function that is called with a `BuildProgress` from time to time.
         """
         storage = storage_at(path)
         version = cls._builder()(
@@ -171,7 +169,7 @@ class MasterTable(MasterVersion):
         return cls(storage, read_manifest(storage, version))
 
     def upsert(self, data: ArrowData | SparkFrame) -> MasterTable:
-        """Replace all rows of each key in the data by the data's rows of that key.
+        """Replace all rows of each key in the data with the data's rows of that key.
 
         New keys are added; a key may have several rows; rows with a null key are left out and
         counted. `data` has the master's columns and is collected in memory, a Spark frame too.
@@ -183,7 +181,7 @@ class MasterTable(MasterVersion):
         return self._updated(change)
 
     def delete(self, keys: KeyData) -> MasterTable:
-        """Remove all rows of the keys; a key that is not there is no error.
+        """Remove all rows of the keys; a key that the table does not have is ignored.
 
         `keys` is an Arrow table or a Spark frame with the key columns, or, for a single key
         column, an array or a list of values; for several, a list of tuples. See `upsert`.
@@ -193,8 +191,8 @@ class MasterTable(MasterVersion):
     def compact(self) -> MasterTable:
         """Pack all rows into full pages of one fresh file: the next version, with the same rows.
 
-        Updates leave pages half full and scattered over files; this makes reads as they were
-        after the build. Rows stream through; layout "given" needs 16 bytes per key besides.
+        Updates leave pages half full and scattered over files; afterwards reads are as fast as
+        after a build. Rows stream through; layout "given" also needs 16 bytes of memory per key.
         """
         nothing = deletion([], self._codec, self.key, self._stored_schema)
         return self._updated(dataclasses.replace(nothing, operation="compact"), everything=True)
@@ -209,19 +207,19 @@ class MasterTable(MasterVersion):
         pinned: Iterable[int] = (),
         grace_seconds: float = 3600.0,
     ) -> Vacuumed:
-        """Remove old versions, and files that no remaining version names; what was removed.
+        """Remove old versions, and files that no remaining version names. Returns what was removed.
 
         The newest `keep_versions` stay, and those in `pinned`. Files that no version ever named
         are left-overs of stopped builds, or belong to one that is running: they go only when
         they are older than `grace_seconds`. A reader that has an old version open on a local
-        disk reads on (up to 128 files, which it holds open); elsewhere its next read fails. A
-        streaming `ss.join` with freshness="pinned" opens its version again and again: name it in
-        `pinned` as long as the query runs. What pipelines still need, `ss.pinned_versions` tells.
+        disk can go on (with up to 128 files, which it holds open); elsewhere its next read fails.
+        A streaming `ss.join` with freshness="pinned" opens its version again and again: name it in
+        `pinned` as long as the query runs. `ss.pinned_versions` lists what a pipeline still needs.
         """
         return vacuum(self._storage, keep_versions, pinned, grace_seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled as where it is, not as what it holds: it is opened again."""
+        """Pickle its location and version, not its content; unpickling opens it again."""
         return _reopened, (self.location, self.version, self._shard)
 
     def _updated(self, change: Change, everything: bool = False) -> MasterTable:

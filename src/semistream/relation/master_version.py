@@ -1,4 +1,4 @@
-"""One version of a master table, open for reading: what joins and updates use of it."""
+"""One version of a master table, open for reading: all that joins and updates need of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 from semistream.errors import OptionError
 from semistream.keys import KeyCodec
 from semistream.relation.description import describe
-from semistream.relation.files import PageFiles, Storage
-from semistream.relation.integrity import check_files
 from semistream.relation.locator import Locator
-from semistream.relation.manifest import Manifest, StoredFile
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
+from semistream.relation.storage import PageFiles, Storage
+from semistream.relation.versions.integrity import check_files
+from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["MasterVersion"]
 
@@ -73,7 +73,7 @@ class MasterVersion:
 
     @property
     def location(self) -> str:
-        """What `open` takes to open it again in any process; a URI keeps its passwords."""
+        """The path or URI that opens it again in any process; a URI keeps its passwords."""
         return self._storage.location
 
     @property
@@ -108,7 +108,7 @@ class MasterVersion:
 
     @property
     def shard_count(self) -> int:
-        """In how many shards the pages are; with more than one, each has its own order."""
+        """The number of shards. With more than one, each has its own order of rows."""
         return 1 if self._shard is not None else len(self._manifest.shard_starts) - 1
 
     @property
@@ -138,12 +138,12 @@ class MasterVersion:
 
     @property
     def widest_row(self) -> int:
-        """Bytes that no row passes when it stands alone in Arrow memory."""
+        """An upper bound of the bytes of a single row alone in Arrow memory."""
         return self._manifest.widest_row
 
     @property
     def manifest(self) -> Manifest:
-        """What the version's manifest says; of the whole master table, also in a shard."""
+        """The version's manifest. It describes the whole master table, even for a shard."""
         return self._manifest
 
     @property
@@ -163,13 +163,13 @@ class MasterVersion:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of the indices in memory, a dense layout's included."""
+        """Bytes of the indices in memory, including that of the locator."""
         locator = self._locator_pages.nbytes if self._locator_pages is not None else 0
         return self._pages.nbytes + locator
 
     @property
     def locator_frame_bytes(self) -> int:
-        """Bytes of the frame that look-ups in a dense index need; 0 in key order."""
+        """Bytes of the frame that look-ups in the locator need; 0 in key order."""
         pages = self._locator_pages
         return 0 if pages is None else pages.max_length + 2 * 4096
 
@@ -193,9 +193,9 @@ class MasterVersion:
         return 0 if stored is None else stored.bytes
 
     def membership_filter(self) -> MembershipFilter | None:
-        """The filter over the keys, read when first asked for; None if none was built.
+        """The filter over the keys, read on first use; None if none was built.
 
-        A shard has the filter of the whole. `MasterFormatError` if the file is not as written.
+        A shard has the filter of the whole table. `MasterFormatError` if the file is broken.
         """
         stored = self._manifest.files.get("filter")
         if self._filter is None and stored is not None:

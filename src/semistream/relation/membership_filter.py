@@ -1,16 +1,16 @@
-"""Membership filter: which keys are certainly not in R, told from a few bits per key.
+"""Membership filter: a few bits per key that say which keys are certainly not in R.
 
-A stream tuple whose key R does not have costs a page read only to find nothing. A blocked Bloom
-filter (Putze, Sanders, Singler: *Cache-, Hash- and Space-Efficient Bloom Filters*, WEA 2007) says
-"no" without one: a code chooses a block of 64 bytes, one cache line, and some bits inside it.
+Without it, a stream tuple whose key is not in R costs a page read that finds nothing. A blocked
+Bloom filter (Putze, Sanders, Singler: *Cache-, Hash- and Space-Efficient Bloom Filters*, WEA 2007)
+answers without a read: a code selects a block of 64 bytes, one cache line, and some bits in it.
 
     code ─► mix ─┬─► block ──► | 64 bytes | 64 bytes | ... |
                  └─► probes bits in it: all set → may be in R, else certainly not
 
-"No" is always true; "yes" is false for few codes, the fewer the more bits per key there are:
-docs/membership-filter.md has the measured table.
+"No" is always right. "Yes" is wrong for a few codes, and for fewer the more bits per key there are;
+docs/membership-filter.md has the measured rates.
 
-The file is a header of 64 bytes and the blocks, and is in memory as it is on the disk.
+The file is a header of 64 bytes and the blocks. It has the same form in memory and on disk.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from semistream.errors import MasterFormatError, OptionError
 from semistream.kernels import kernel
+from semistream.key_hash import fmix64
 from semistream.keys import Codes
-from semistream.relation.files import Storage, checksum_bytes
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = ["SLICE_BLOCKS", "FilterShape", "MembershipFilter", "check_bits", "expected_rate"]
 
@@ -35,53 +36,46 @@ _BLOCK_BYTES: Final = 64
 _BLOCK_BITS: Final = 512
 _MIN_BITS, _MAX_BITS = 4, 32
 _MOST_PROBES: Final = 14
-"""Two mixed words give so many bit numbers; more probes would gain next to nothing."""
+"""The bit numbers that two mixed words give. More probes would gain next to nothing."""
 _PER_WORD: Final = 7
-"""Bit numbers, of nine bits each, in a mixed word."""
+"""Bit numbers in a mixed word: nine bits each."""
 SLICE_BLOCKS: Final = 1 << 14
-"""Blocks of a slice: a megabyte."""
+"""Blocks of a slice: one megabyte."""
 _MAGIC: Final = b"SSBLOOM1"
 _HEADER: Final = struct.Struct("<8s4q24x")
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
-_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _ONE, _S3, _S6, _S9 = np.uint64(1), np.uint64(3), np.uint64(6), np.uint64(9)
-_S32, _S33 = np.uint64(32), np.uint64(33)
+_S32 = np.uint64(32)
 _IN_BLOCK, _IN_WORD = np.uint64(511), np.uint64(63)
 
 
 @kernel
-def _mix(h: np.uint64) -> np.uint64:
-    """MurmurHash3's finaliser: codes may be consecutive numbers."""
-    h = (h ^ (h >> _S33)) * _MIX_1
-    h = (h ^ (h >> _S33)) * _MIX_2
-    return h ^ (h >> _S33)
-
-
-@kernel
 def _block(mixed: np.uint64, blocks: np.uint64) -> np.uint64:
-    """The block, of so many, that a mixed code chooses."""
+    """The number of the block, below `blocks`, that a mixed code selects.
+
+    Codes are mixed first, because they may be consecutive numbers.
+    """
     return (mixed >> _S32) * blocks >> _S32
 
 
 @kernel
 def blocks_of(codes: Codes, blocks: int, out: NDArray[np.int64]) -> None:
-    """The block, of so many, that each code chooses."""
+    """The number of the block, below `blocks`, that each code selects."""
     for i in range(len(codes)):
-        out[i] = np.int64(_block(_mix(np.uint64(codes[i])), np.uint64(blocks)))
+        out[i] = np.int64(_block(fmix64(np.uint64(codes[i])), np.uint64(blocks)))
 
 
 @kernel
 def add(words: NDArray[np.uint64], begin: int, blocks: int, probes: int, codes: Codes) -> None:
-    """Set the bits of each code in words that are those of the blocks from `begin` on."""
+    """Set the bits of each code. `words` are those of the blocks from block `begin` on."""
     for i in range(len(codes)):
-        mixed = _mix(np.uint64(codes[i]))
+        mixed = fmix64(np.uint64(codes[i]))
         first = (_block(mixed, np.uint64(blocks)) - np.uint64(begin)) << _S3
         bits = mixed
         for j in range(probes):
             if j % _PER_WORD == 0:
-                mixed = _mix(mixed + _GOLDEN)
+                mixed = fmix64(mixed + _GOLDEN)
                 bits = mixed
             place = bits & _IN_BLOCK
             words[first + (place >> _S6)] |= _ONE << (place & _IN_WORD)
@@ -95,18 +89,18 @@ def may_contain(
     """Whether all bits of each code are set."""
     early = min(probes, _PER_WORD)
     for i in range(len(codes)):
-        mixed = _mix(np.uint64(codes[i]))
+        mixed = fmix64(np.uint64(codes[i]))
         first = _block(mixed, np.uint64(len(words) >> 3)) << _S3
-        mixed = _mix(mixed + _GOLDEN)
+        mixed = fmix64(mixed + _GOLDEN)
         bits = mixed
         every = _ONE
-        # No exit at the first zero: without a branch to guess, the loads of many codes overlap.
+        # No exit at the first zero: without that branch, the loads of many codes overlap.
         for _ in range(early):
             place = bits & _IN_BLOCK
             every &= words[first + (place >> _S6)] >> (place & _IN_WORD)
             bits >>= _S9
         if probes > _PER_WORD and every == _ONE:
-            bits = _mix(mixed + _GOLDEN)
+            bits = fmix64(mixed + _GOLDEN)
             for _ in range(_PER_WORD, probes):
                 place = bits & _IN_BLOCK
                 every &= words[first + (place >> _S6)] >> (place & _IN_WORD)
@@ -115,7 +109,7 @@ def may_contain(
 
 
 def check_bits(filter_bits: int) -> None:
-    """Raise `OptionError` unless it is 0, for no filter, or a number of bits per key."""
+    """Raise `OptionError` unless it is 0 (no filter) or an allowed number of bits per key."""
     if type(filter_bits) is not int or not (
         filter_bits == 0 or _MIN_BITS <= filter_bits <= _MAX_BITS
     ):
@@ -126,9 +120,9 @@ def check_bits(filter_bits: int) -> None:
 
 
 def expected_rate(bits: float, probes: int) -> float:
-    """The share of absent codes that pass, in theory (Putze et al. 2007, §3).
+    """The expected share of absent codes that pass (Putze et al. 2007, §3).
 
-    Keys fall into blocks at random, so a block has a Poisson-distributed number of them.
+    Keys fall into blocks at random, so the number of keys in a block is Poisson-distributed.
 
     >>> round(expected_rate(10, 7), 4)
     0.0096
@@ -147,7 +141,7 @@ def _best_probes(bits: int) -> int:
 
 @dataclass(frozen=True)
 class FilterShape:
-    """What a filter is like, for those who make it in slices: runs of `SLICE_BLOCKS` blocks."""
+    """The sizes of a filter, and how to make it in slices: runs of `SLICE_BLOCKS` blocks."""
 
     keys: int
     bits: int
@@ -156,7 +150,7 @@ class FilterShape:
 
     @classmethod
     def of(cls, keys: int, bits: int) -> FilterShape:
-        """The shape for so many different keys, with `bits` bits for each."""
+        """The shape for a number of distinct keys, with `bits` bits each."""
         return cls(keys, bits, max(1, -(-keys * bits // _BLOCK_BITS)), _best_probes(bits))
 
     @property
@@ -165,7 +159,7 @@ class FilterShape:
         return _HEADER.pack(_MAGIC, self.bits, self.probes, self.blocks, self.keys)
 
     def slices_of(self, codes: Codes) -> NDArray[np.int64]:
-        """The number of the slice that each code is in."""
+        """The number of the slice that each code belongs to."""
         out = np.empty(len(codes), np.int64)
         blocks_of(_read_only(codes), self.blocks, out)
         return out // SLICE_BLOCKS
@@ -176,12 +170,12 @@ class FilterShape:
         return np.zeros(min(SLICE_BLOCKS, self.blocks - begin) * 8, np.uint64)
 
     def add(self, words: NDArray[np.uint64], number: int, codes: Codes) -> None:
-        """Put codes into the slice that they are in."""
+        """Put codes into their slice, which has this number."""
         add(words, number * SLICE_BLOCKS, self.blocks, self.probes, _read_only(codes))
 
 
 class MembershipFilter:
-    """Says of a code that R does not have it, or that it may.
+    """Says of a code that it is not in R, or that it may be.
 
     >>> some = MembershipFilter.sized(keys=1000, bits=10)
     >>> some.add(np.arange(1000))
@@ -192,7 +186,7 @@ class MembershipFilter:
     """
 
     def __init__(self, buffer: pa.Buffer) -> None:
-        """From a buffer as `sized` makes it and a file holds it; `ValueError` if it is not."""
+        """From a buffer that `sized` made or a file held; `ValueError` if it is neither."""
         header = memoryview(buffer)[: _HEADER.size]
         if len(header) < _HEADER.size:
             raise ValueError("it is shorter than its header")
@@ -207,7 +201,7 @@ class MembershipFilter:
 
     @classmethod
     def sized(cls, keys: int, bits: int) -> MembershipFilter:
-        """An empty filter for so many different keys, with `bits` bits for each."""
+        """An empty filter for a number of distinct keys, with `bits` bits each."""
         shape = FilterShape.of(keys, bits)
         buffer = _memory(_HEADER.size + shape.blocks * _BLOCK_BYTES)
         content = np.frombuffer(buffer, np.uint8)
@@ -217,7 +211,7 @@ class MembershipFilter:
 
     @classmethod
     def load(cls, storage: Storage, name: str, nbytes: int, checksum: str) -> MembershipFilter:
-        """Read a filter of `nbytes` bytes; `MasterFormatError` unless it is as it was written."""
+        """Read a filter of `nbytes` bytes; `MasterFormatError` if it is broken."""
         buffer = _memory(nbytes)
         try:
             found = storage.read_into(name, memoryview(buffer))
@@ -251,11 +245,11 @@ class MembershipFilter:
         return expected_rate(self._words.size * 64 / self.keys, self.probes)
 
     def bits_for(self, keys: int) -> float:
-        """Bits there are for each of so many keys."""
+        """Bits per key, if it held this number of keys."""
         return self._words.size * 64 / max(keys, 1)
 
     def extended(self, codes: Codes, keys: int) -> MembershipFilter:
-        """A copy of the same size with more codes in it, made for so many keys in all."""
+        """A copy of the same size with these codes added; `keys` is its new number of keys."""
         buffer = _memory(self.nbytes)
         np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(self._buffer, np.uint8)
         blocks = self._words.nbytes // _BLOCK_BYTES
@@ -265,23 +259,23 @@ class MembershipFilter:
         return copied
 
     def add(self, codes: Codes) -> None:
-        """Put codes in; O(1) each. Only into a filter that `sized` has made."""
+        """Add codes; O(1) each. Only for a filter that `sized` has made."""
         add(self._words, 0, len(self._words) >> 3, self.probes, _read_only(codes))
 
     def may_contain(self, codes: Codes) -> NDArray[np.bool_]:
-        """For each code whether it may be in; False is certain. O(1) each."""
+        """Whether each code may be in the filter; False is certain. O(1) each."""
         out = np.empty(len(codes), np.bool_)
         may_contain(self._words, self.probes, _read_only(codes), out)
         return out
 
 
 def _memory(nbytes: int) -> pa.Buffer:
-    """Memory that begins on a cache line, so that each block is one."""
+    """Memory that begins at a cache line, so that each block is one cache line."""
     return pa.allocate_buffer(nbytes)
 
 
 def _read_only(codes: Codes) -> Codes:
-    """The same codes with the flag that codes of streams have: one compilation for all."""
+    """The same codes, read-only as codes of streams are, so that Numba compiles only once."""
     view = codes.view()
     view.flags.writeable = False
     return view

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from semistream.errors import InternalError
 from semistream.keys import Codes
-from semistream.relation.files import Storage
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
 from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
 __all__ = ["PageIndex", "PageWriter", "WrittenPages", "rows_per_page", "write_pages"]
@@ -33,11 +33,11 @@ _PADDING = 8
 
 @dataclass(frozen=True, eq=False)
 class WrittenPages:
-    """What there is to tell of a page file that was written."""
+    """A page file that was written."""
 
     index: PageIndex
     widest_row: int
-    """Bytes that no row passes when it stands alone in Arrow memory."""
+    """An upper bound of the bytes of a single row alone in Arrow memory."""
     bytes: int
     """Bytes of the file."""
 
@@ -45,8 +45,8 @@ class WrittenPages:
 class PageWriter:
     """Packs rows, as they come, into pages of one new file; use it as a context manager.
 
-    It holds back less than two pages' rows (of those added at once, the rest is written), so
-    that pages are full. `placed` is called with the codes of each page when it is written.
+    To fill pages, it holds back the last rows, less than two pages of them, until more rows come.
+    `placed` is called with the codes of each page when the page is written.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PageWriter:
         number: int = 0,
         placed: Callable[[Codes], None] | None = None,
     ) -> None:
-        """Open the file; the index entries will say that it has this `number`."""
+        """Open the file. `number` is its file number in the index."""
         self.name = name
         self._storage, self._number, self._placed = storage, number, placed
         self._page_bytes = page_bytes
@@ -90,11 +90,11 @@ class PageWriter:
         return len(self._entries["offset"])
 
     def written(self) -> WrittenPages:
-        """What was written; after the file is closed."""
+        """The pages that were written. Call it after the file is closed."""
         return WrittenPages(PageIndex.of(self._entries), self._widest_row, self._bytes)
 
     def add(self, rows: pa.RecordBatch, codes: Codes) -> None:
-        """Rows that follow those added before, and their codes; neither may change later."""
+        """Add rows after those added before, with their codes. Neither may change later."""
         if not rows.num_rows:
             return
         sizes = row_bytes(rows, PACKED_FLAG)
@@ -104,7 +104,7 @@ class PageWriter:
             self._cut(final=False, even=False)
 
     def end_page(self, even: bool = False) -> None:
-        """Write all that waits: what is added later begins a new page.
+        """Write all rows held back; rows added later begin a new page.
 
         `even` makes the last two pages equally long, so that both have room to grow.
         """
@@ -112,7 +112,7 @@ class PageWriter:
             self._cut(final=True, even=even)
 
     def _cut(self, final: bool, even: bool) -> None:
-        """Write the waiting rows as pages, unless `final` all but less than two pages."""
+        """Write the waiting rows as pages. Unless `final`, keep the last ones, up to two pages."""
         rows = pa.concat_batches([rows for rows, _, _ in self._waiting])
         codes = np.concatenate([codes for _, codes, _ in self._waiting])
         ends = np.cumsum(np.concatenate([sizes for _, _, sizes in self._waiting]))
@@ -127,14 +127,14 @@ class PageWriter:
             base = float(ends[start - 1])
         self._waiting, self._waiting_bytes = [], 0.0
         if start < len(codes):
-            # A copy, or the few rows would keep the whole block.
+            # Copied: a slice of a few rows would keep the whole block in memory.
             rest = rows.take(pa.array(np.arange(start, len(codes))))
             self._waiting_bytes = float(ends[-1]) - base
             sizes = np.diff(ends[start:], prepend=base)
             self._waiting = [(rest, codes[start:].copy(), sizes)]
 
     def _append(self, page: pa.RecordBatch, codes: Codes) -> int:
-        """Write the rows as a page, or as many of them as a page holds; how many were written."""
+        """Write as many of the rows as one page holds. Returns how many were written."""
         message = page.serialize()
         while message.size > self._page_bytes and page.num_rows > 1:
             fit = int(page.num_rows * self._page_bytes / message.size * 0.99)
@@ -142,7 +142,7 @@ class PageWriter:
             message = page.serialize()
         before = self._file.tell()
         self._writer.write_batch(page)
-        # The writer puts the schema before the first page, so the page is what ends here.
+        # The writer puts the schema before the first page, so count back from the end of the page.
         offset = self._file.tell() - message.size
         if self._entries["offset"] and offset != before:
             raise InternalError(f"Page at {before} was written at {offset}. Please report this.")
@@ -203,13 +203,13 @@ def rows_per_page(schema: pa.Schema, page_bytes: int) -> int:
 
 
 def _stop(ends: Sizes, start: int, limit: float) -> int:
-    """The row after the last one that ends before byte `limit`, but one row at least."""
+    """The row after the last one that ends at or before byte `limit`; at least one row."""
     stop = int(np.searchsorted(ends, limit, side="right"))
     return min(max(stop, start + 1), start + _MAX_ROWS)
 
 
 def _overhead(schema: pa.Schema) -> int:
-    """Bytes of a page that are not rows: the metadata, and the padding after each buffer."""
+    """Bytes of a page besides its rows: the metadata, and the padding after each buffer."""
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     buffers = sum(len(column.buffers()) for column in empty.columns)
     return int(pa.ipc.get_record_batch_size(empty)) + _PADDING * buffers

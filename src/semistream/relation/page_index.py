@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from semistream.errors import InternalError, MasterFormatError
 from semistream.kernels.settling import settled_by_runs, settled_codes
 from semistream.keys import Codes
-from semistream.relation.files import Storage, checksum_bytes
 from semistream.relation.frame import ALIGNMENT, aligned
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = ["PageIndex"]
 
@@ -84,7 +84,7 @@ class PageIndex:
 
     def crossed(self, edge: int) -> bool:
         """Whether a key has rows on both sides of where page `edge` begins."""
-        return 0 < edge < len(self) and bool(self.last[edge - 1] == self.first[edge])
+        return 0 < edge < len(self.first) and bool(self.last[edge - 1] == self.first[edge])
 
     def settled(self, first: int, stop: int) -> tuple[int, int]:
         """The codes low..high that the pages from `first` to before `stop` settle by themselves.
@@ -119,7 +119,7 @@ class PageIndex:
         count = min(count, pages)
         begins = self.offset & -grain
         ends = (self.offset + self.length + grain - 1) & -grain
-        # What a break between two pages adds to the way from the first page to the last.
+        # The bytes that a break between two pages adds to the distance from first to last page.
         jumps = np.where(self._breaks(0, pages), ends[:-1] - begins[1:], 0)
         detour = np.concatenate([[0], np.cumsum(jumps)])
         last = count - 1
@@ -186,7 +186,7 @@ class PageIndex:
         )
 
     def _breaks(self, first: int, stop: int) -> NDArray[np.bool_]:
-        """For each page but the first, whether it does not follow its predecessor on the disk."""
+        """For each page but the first, whether a gap or another file lies before it on disk."""
         offset, length, file = (
             array[first:stop] for array in (self.offset, self.length, self.file)
         )

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, InternalError, OptionError
 from semistream.kernels.reading import STRETCH, PageList
-from semistream.relation.files import PageFiles, PageSource
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
@@ -43,7 +43,7 @@ class PageReader:
     """Whether a read waits for a disk, so that reading ahead in another thread pays."""
 
     def __init__(self, files: PageFiles, index: PageIndex, schema: pa.Schema, io: str) -> None:
-        """Open the files, up to a limit; those beyond it when they are needed."""
+        """Open the files, up to a limit; the others are opened when they are needed."""
         if io not in IO_MODES:
             raise OptionError(f"io={io!r} is not known. Use one of {', '.join(IO_MODES)}.")
         self.files = files
@@ -55,13 +55,13 @@ class PageReader:
         self.reads = 0
         self._direct = io == "direct"
         self.grain = ALIGNMENT if self._direct else 1
-        """What reads begin and end at multiples of."""
+        """Reads begin and end at multiples of this."""
         self.pages = PageList(index.offset, index.length, index.checksum)
         """The pages, for kernels."""
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
-        # Files in use survive their removal by a vacuum, so they are opened now.
+        # Opened now, because an open file can still be read after a vacuum removes it.
         for number in np.unique(index.file)[:_MOST_OPEN].tolist():
             self._source(number)
         self._descriptors = self._open_descriptors()
@@ -130,7 +130,7 @@ class PageReader:
     def stretches(
         self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.void]:
-        """What is to be read for numbered runs of pages, each to the beginning of a frame."""
+        """The reads for numbered runs of pages; each run goes to the beginning of a frame."""
         if not self._one_stretch:
             runs = zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True)
             found = [(*piece, n) for a, b, n in runs for piece in self._stretches(a, b)]
@@ -151,7 +151,7 @@ class PageReader:
         return stretches
 
     def fill(self, stretch: np.void, frame: Frame) -> int:
-        """Read a stretch to its place in the frame and check it; the bytes that were read."""
+        """Read a stretch to its place in the frame and check it. Returns the bytes read."""
         before, place = self.bytes_read, int(stretch["place"])
         first, stop = int(stretch["first"]), int(stretch["stop"])
         self._fill(frame, place, first, stop)
@@ -161,7 +161,7 @@ class PageReader:
         return read
 
     def _check(self, page: int, base: int, frame: Frame) -> None:
-        """Raise unless what is in the frame from `base` on is, at its offset, the page."""
+        """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)
         message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
@@ -173,7 +173,7 @@ class PageReader:
         return self.index.stretches(first, stop)
 
     def _base(self, first: int) -> int:
-        """Where a read that begins with page `first` begins in the file."""
+        """The position in the file of a read that begins with page `first`."""
         return int(self.index.offset.item(first)) & -self.grain
 
     def _end(self, stop: int) -> int:
@@ -186,7 +186,7 @@ class PageReader:
         return aligned(size) if self._direct else size
 
     def _fill(self, frame: Frame, place: int, first: int, stop: int) -> int:
-        """Read a stretch of pages to `place` in the frame; the bytes it takes there."""
+        """Read a stretch of pages to `place` in the frame. Returns the bytes it takes there."""
         base = self._base(first)
         wanted, size = self._end(stop) - base, self._size(first, stop)
         if place + size > frame.nbytes:
@@ -197,7 +197,7 @@ class PageReader:
         source = self._source(self.index.file.item(first))
         filled = 0
         while filled < wanted:
-            # After a short direct read the next one must begin at an aligned place again.
+            # After a short direct read, the next one must begin at an aligned position again.
             at = filled & -self.grain
             try:
                 got = source.read_into(frame.view[place + at : place + size], base + at)
@@ -225,7 +225,7 @@ class PageReader:
         return descriptors
 
     def _source(self, number: int) -> PageSource:
-        """The open file of this number; the one longest unused makes room for it."""
+        """The open file with this number. At the limit, the least recently used one is closed."""
         source = self._open.get(number)
         if source is None:
             if not self._finalizer.alive:
@@ -239,7 +239,7 @@ class PageReader:
         return source
 
     def _page_at(self, position: int, first: int, stop: int) -> int:
-        """The first page of a stretch that the bytes before `position` do not hold whole."""
+        """The first page of a stretch that is not complete before `position`."""
         ends = self.index.offset[first:stop] + self.index.length[first:stop]
         return first + int(np.searchsorted(ends, position, side="right"))
 

@@ -1,6 +1,6 @@
-"""Shards: a master table in parts by a hash of the key, so that tasks can share the work.
+"""Shards: parts of a master table, by a hash of the key, so that tasks can share the work.
 
-A row's shard depends on its code alone. Whoever divides a stream to match uses `shard_of` too.
+A row's shard depends on its code alone. A stream that is divided to match uses `shard_of` too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["MOST_SHARDS", "check_shards", "shard_of"]
 MOST_SHARDS = 1 << 16
 """More parts than any cluster has tasks."""
 
-# Other constants than the stream table and the membership filter mix with, or the codes of one
-# shard would share buckets there. Codes are on disk by shard, so these never change.
+# The stream table and the membership filter mix codes with other constants. With the same ones, the
+# codes of one shard would crowd into few buckets. Rows are on disk by shard, so these never change.
 _STEP = np.uint64(0x9FB21C651E98DF25)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)

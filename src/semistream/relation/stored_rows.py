@@ -1,4 +1,4 @@
-"""Stored rows for those who write the next version: pages one by one, with their codes."""
+"""Reading a version's rows page by page, with their codes, to write the next version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key_columns(master: MasterVersion, batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def row_codes(master: MasterVersion, batch: pa.RecordBatch) -> Codes:
-    """The codes of stored rows; they live as long as the rows do."""
+    """The codes of stored rows; valid as long as the rows are."""
     if master.code_column is not None:
         stored: Codes = batch.column(master.code_column).to_numpy()
         return stored
@@ -31,9 +31,9 @@ def row_codes(master: MasterVersion, batch: pa.RecordBatch) -> Codes:
 
 
 def pages_of(reader: PageReader, pages: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The pages of these numbers, in order, each valid until the next one is asked for.
+    """The pages with these numbers, in order; each is valid until the next one is asked for.
 
-    Neighbours are read together, up to a limit.
+    Adjacent pages are read together, up to a limit.
     """
     if not len(pages):
         return

@@ -23,7 +23,7 @@ from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided

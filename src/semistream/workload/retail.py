@@ -1,8 +1,8 @@
 """A shop: products as master data, sales as the stream.
 
-Both are built column by column, with no Python per row. A product is a function of its id
-and the seed alone, so a larger catalogue begins with the rows of a smaller one, and it is
-made in chunks whose strings stay far below Arrow's two-gigabyte limit.
+Both are built column by column, with no Python per row. A product depends on its id and the seed
+alone, so a larger catalogue begins with the rows of a smaller one. Products are made in chunks,
+whose strings stay far below Arrow's two-gigabyte limit.
 """
 
 from collections.abc import Iterator
@@ -92,8 +92,8 @@ def sales(
 ) -> Iterator[pa.RecordBatch]:
     """A stream of n sales of the products 0..domain-1, 20 bytes each, made as it is read.
 
-    The keys' ranks become product ids: as they are, so that hot products are neighbours, or
-    scattered over the whole domain. The rows do not depend on `batch_rows`.
+    The keys' ranks become product ids. With `scatter` they are spread over the whole domain;
+    without it popular products are neighbours. The rows do not depend on `batch_rows`.
 
     Example:
         >>> keys = ZipfKeys(domain=100, exponent=1.0, seed=1)
@@ -140,7 +140,7 @@ def _product_batch(start: int, stop: int, seed: int) -> pa.RecordBatch:
 
     name = [word("adjective", _ADJECTIVES), word("material", _MATERIALS), word("thing", _THINGS)]
     model = pc.utf8_lpad(pa.array(ids).cast(pa.string()), 11, "0")
-    # From 1 to 1,000, every magnitude as likely as the next.
+    # From 1 to 1,000, uniform on a logarithmic scale.
     price = np.round(10.0 ** (number("price", 1 << 20) * (3.0 / (1 << 20))), 2)
     columns = [
         pa.array(ids),
@@ -160,10 +160,10 @@ def _product_batch(start: int, stop: int, seed: int) -> pa.RecordBatch:
 
 
 def _drawn(rows: Ints, seed: int, column: str, below: int) -> Ints:
-    """A number in 0..below-1 for each row, a function of row, seed and column alone.
+    """A number in 0..below-1 for each row, which depends on row, seed and column alone.
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over a start of the
-    column's own. `below` stays under 2^32, so the high half times it cannot overflow.
+    By the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014); each column has its own
+    starting value. `below` is under 2^32, so that the high half times `below` cannot overflow.
     """
     start = np.random.SeedSequence([seed, *column.encode()]).generate_state(1, np.uint64)
     x: npt.NDArray[np.uint64] = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start

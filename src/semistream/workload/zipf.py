@@ -1,9 +1,9 @@
-"""Zipf keys: a stream in which the key of rank k comes in proportion to 1 / (k + 1)^exponent.
+"""Zipf keys: the key of rank k comes with a probability in proportion to 1 / (k + 1)^exponent.
 
-Up to ten million keys the law is inverted through a table of its cumulated probabilities.
-Beyond that the table would outgrow what it feeds, so keys are drawn by rejection-inversion:
-invert the integral of the law's continuous hull, keep a draw with the ratio of the two.
-It needs no table and keeps most draws whatever the exponent.
+Up to ten million keys, the law is inverted with a table of cumulative probabilities. Beyond that
+the table would be too large, so keys are drawn by rejection-inversion: invert the integral of a
+continuous hull of the law, and accept a draw with the ratio of law to hull. That needs no table and
+accepts most draws for every exponent.
 
 W. Hörmann and G. Derflinger: Rejection-inversion to generate variates from monotone
 discrete distributions. ACM TOMACS 6(3), 1996.
@@ -21,7 +21,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _TABLE_LIMIT: Final = 10_000_000
-# Ranks pass through float64, which knows every integer up to here.
+# Ranks pass through float64, which represents every integer up to here.
 _LARGEST_DOMAIN: Final = 2**53
 _SCATTER_ROUNDS: Final = 3
 
@@ -52,7 +52,8 @@ class ZipfKeys:
             raise OptionError(f"n is {n}; ask for 0 ranks or more.")
         ranks = np.empty(n, np.int64)
         filled = 0
-        # Never more draws than ranks are missing: none is left over when the last one is found.
+        # Draw only as many numbers as ranks are missing, so that none is left over at the end: the
+        # sequence must not depend on how many ranks a call asks for.
         while filled < n:
             accepted = self._law.ranks(self._random.random(n - filled))
             ranks[filled : filled + accepted.size] = accepted
@@ -66,13 +67,13 @@ class _Law(Protocol):
 
 
 class _Table:
-    """The law's cumulated probabilities; it accepts every draw."""
+    """A table of the law's cumulative probabilities; every draw is accepted."""
 
     def __init__(self, domain: int, exponent: float) -> None:
         cumulated: Floats = np.arange(1, domain + 1, dtype=np.float64)
         np.power(cumulated, -exponent, out=cumulated)
         np.cumsum(cumulated, out=cumulated)
-        # The last becomes exactly 1, so a draw below 1 always has a rank.
+        # The last value becomes exactly 1, so that every draw below 1 has a rank.
         cumulated /= cumulated[-1]
         self._cumulated = cumulated
 
@@ -100,7 +101,7 @@ class _Hull:
         self._sure = 2.0 - float(self._position(second))
 
     def ranks(self, uniform: Floats) -> Ints:
-        """The accepted ones among the draws that the uniform numbers stand for, in order."""
+        """The ranks of the draws that are accepted, in the order of the uniform numbers."""
         area = self._high + uniform * (self._low - self._high)
         position = self._position(area)
         number = np.clip(np.floor(position + 0.5), 1.0, float(self._domain))
@@ -126,20 +127,20 @@ def hull_area(x: Floats, exponent: float) -> Floats:
 
 def hull_position(area: Floats, exponent: float) -> Floats:
     """The inverse of `hull_area`."""
-    # Rounding may carry the product to -1 or below, where the logarithm ends: such a
-    # draw lies at an end of the domain, and the caller clips it.
+    # Rounding may bring the product to -1 or below, where the logarithm is not defined. Such a
+    # draw is at an end of the domain, and the caller clips it.
     scaled = np.maximum(area * (1.0 - exponent), -1.0)
     with np.errstate(divide="ignore", over="ignore"):
         return np.exp(area * _ratio(np.log1p, scaled))
 
 
 def scattered(ranks: Ints, domain: int, seed: int) -> Ints:
-    """Each rank's place in a seeded permutation of 0..domain-1; no table is kept.
+    """Each rank's place in a seeded permutation of 0..domain-1, computed without a table.
 
-    Multiplying by an odd number, adding, and folding the high bits down are bijections of
-    the next power of two; what falls outside the domain is sent round again until it falls
-    inside (cycle walking), so the whole is a bijection of the domain. O(len(ranks)), in
-    expectation fewer than two trips each.
+    Multiplying by an odd number, adding, and folding the high bits down are bijections of the
+    next power of two. A result outside the domain is mixed again until it is inside (cycle
+    walking), so the whole is a bijection of the domain. O(len(ranks)); fewer than two rounds per
+    rank are expected.
 
     Example:
         >>> scattered(np.arange(8), domain=8, seed=1).tolist()

@@ -19,15 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import OptionError
-from semistream.relation.change import Change
-from semistream.relation.files import PageFiles, PageSource
 from semistream.relation.frame import Frame
-from semistream.relation.local_storage import LocalStorage
-from semistream.relation.manifest import Manifest, encode_schema
 from semistream.relation.master_table import MasterTable
 from semistream.relation.page_file import rows_per_page
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
+from semistream.relation.storage import LocalStorage, PageFiles, PageSource
+from semistream.relation.updates.change import Change
+from semistream.relation.versions.manifest import Manifest, encode_schema
 from semistream.workload.zipf import Ints
 from semistream_papers.workloads.keyed_rows import KEY_BYTES, KeyRule, zero_column
 

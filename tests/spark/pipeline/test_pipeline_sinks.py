@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from semistream.errors import CheckpointError, OptionError, SinkError
-from semistream.relation.remote_storage import RemoteStorage
+from semistream.relation.storage import RemoteStorage
 from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun

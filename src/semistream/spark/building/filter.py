@@ -17,9 +17,9 @@ import xxhash
 from pyspark.sql import DataFrame
 
 from semistream.keys import Codes
-from semistream.relation.draft import Draft
-from semistream.relation.manifest import StoredFile
 from semistream.relation.membership_filter import SLICE_BLOCKS, FilterShape
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import StoredFile
 from semistream.spark.building.tasks import Batches, CodeReader, equal_runs
 
 __all__ = ["write_filter"]

@@ -25,11 +25,11 @@ from semistream.keys import KeyCodec
 from semistream.relation.build import CODE_COLUMN, Recipe, check_columns, next_version
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import SparkFrame
-from semistream.relation.draft import Draft
-from semistream.relation.files import Storage
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
-from semistream.relation.manifest import Manifest, StoredFile, encode_schema, store
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import Manifest, StoredFile, encode_schema, store
 from semistream.spark.building.checks import batch_frame, check_names, check_order, user_schema
 from semistream.spark.building.filter import write_filter
 from semistream.spark.building.progress import reporter, watched

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from semistream.errors import OptionError
 from semistream.relation.build_progress import BuildProgress, Report
-from semistream.relation.draft import Draft
+from semistream.relation.versions.draft import Draft
 
 __all__ = ["reporter", "watched"]
 

@@ -24,14 +24,12 @@ from pyspark import TaskContext
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.build import CODE_COLUMN, distinct
 from semistream.relation.columns import plain_array
-from semistream.relation.files import PageFiles
-from semistream.relation.locator import LOCATOR_SCHEMA
+from semistream.relation.locator import LOCATOR_SCHEMA, merged_locator_rows
 from semistream.relation.page_file import PageWriter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.rewritten import merged_locator_rows
 from semistream.relation.shards import shard_of
-from semistream.relation.storage import storage_at
+from semistream.relation.storage import PageFiles, storage_at
 from semistream.relation.stored_rows import pages_of
 
 __all__ = [

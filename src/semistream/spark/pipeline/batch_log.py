@@ -21,8 +21,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from semistream.errors import CheckpointError
-from semistream.relation.files import Location, Storage
-from semistream.relation.storage import storage_at
+from semistream.relation.storage import Location, Storage, storage_at
 
 __all__ = ["BatchLog", "BatchRecord", "Counts", "Outcome", "pinned_versions"]
 

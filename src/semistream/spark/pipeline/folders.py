@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from semistream.errors import OptionError, SinkError
-from semistream.relation.files import Location, is_uri
+from semistream.relation.storage import Location, is_uri
 
 __all__ = ["Folder", "Note"]
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.pipeline.metrics_log import append_line
 from semistream.spark.task_metrics import TaskMetrics
 

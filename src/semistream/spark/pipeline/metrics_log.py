@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.pipeline.batch_log import BatchLog, Outcome
 
 __all__ = ["MetricsLog", "append_line", "metrics_line", "prometheus_text"]

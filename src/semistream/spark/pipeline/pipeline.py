@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semistream.errors import CheckpointError, PipelineStateError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.join import Option, join
 from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import REASON, parse_duration
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
-from semistream.relation.files import Location
+from semistream.relation.storage import Location
 from semistream.spark.pipeline.folders import Folder
 
 __all__ = ["CallableSink", "ParquetSink", "Sink", "SinkLike", "TableSink", "sink_of"]

@@ -1,13 +1,13 @@
-"""Is a version's set of files whole? Found out when it is opened, not in the middle of a join."""
+"""Checks, when a version is opened, that all its files are there: better than during a join."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from semistream.errors import CorruptPageError, MasterFormatError
-from semistream.relation.files import Storage
-from semistream.relation.manifest import Manifest, StoredFile
 from semistream.relation.page_index import PageIndex
+from semistream.relation.storage import Storage
+from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["check_files"]
 

@@ -1,6 +1,6 @@
-"""A master table in a folder of this machine: atomic commits by link, direct reads past the cache.
+"""A master table in a folder of this machine: atomic commits by hard link, and direct reads.
 
-What is written is on the disk before it becomes visible.
+A version becomes visible only after all its bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.errors import MasterFormatError, OptionError
-from semistream.relation.files import FOLDERS, FileEntry, PageSource, unused_name
 from semistream.relation.frame import ALIGNMENT, Frame
+from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, unused_name
 
 __all__ = ["LocalSource", "LocalStorage"]
 
@@ -39,7 +39,7 @@ class LocalStorage:
         return self.path.exists() and not self.path.is_dir()
 
     def prepare(self) -> list[str]:
-        """Make the folders; those that were missing, each before its parent."""
+        """Make the folders. Returns those that were missing, children first."""
         made = _make(self.path)
         inside = [path for folder in FOLDERS for path in _make(self.path / folder)]
         return [str(path.absolute()) for path in (*inside, *made)]
@@ -49,7 +49,7 @@ class LocalStorage:
         found: list[FileEntry] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.path / folder) as items:
             for item in items:
-                # Another process may remove it while we look.
+                # Another process may remove the file between the listing and this call.
                 with contextlib.suppress(FileNotFoundError):
                     if item.is_file():
                         told = item.stat()
@@ -66,7 +66,7 @@ class LocalStorage:
         return (self.path / name).read_bytes()
 
     def read_into(self, name: str, memory: memoryview) -> int:
-        """Fill memory with a file's content; the file's size, which may be another."""
+        """Fill memory with a file's content. Returns the file's size, which may differ."""
         with open(self.path / name, "rb") as file:
             file.readinto(memory)
             return os.fstat(file.fileno()).st_size
@@ -100,7 +100,8 @@ class LocalStorage:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                # Without hard links two writers could both pass this check; rename is atomic.
+                # This filesystem has no hard links. The rename is atomic, but not exclusive: two
+                # writers may both pass this check.
                 if path.exists():
                     raise FileExistsError(errno.EEXIST, "file exists", str(path)) from error
                 os.rename(hidden, path)
@@ -109,11 +110,11 @@ class LocalStorage:
         _sync(path.parent)
 
     def is_sealed(self, name: str) -> bool:
-        """Always: a file that is not whole never appears under its name."""
+        """Always True: an incomplete file never appears under its name."""
         return True
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, and folders that are empty; what cannot be removed stays."""
+        """Remove files and empty folders; whatever cannot be removed stays."""
         for name in names:
             path = self.path / name
             with contextlib.suppress(OSError):
@@ -125,13 +126,13 @@ class LocalStorage:
 
 
 class LocalSource:
-    """A local file open for reading at any place; reading goes on when the file is unlinked."""
+    """A local file open for reading at any position, even after the file is unlinked."""
 
     def __init__(self, path: Path, direct: bool) -> None:
         self.descriptor = _open(path, direct)
 
     def read_into(self, memory: memoryview, position: int) -> int:
-        """Fill memory from `position` on; how many bytes came."""
+        """Read into memory from `position` on; returns the bytes read."""
         return os.preadv(self.descriptor, [memory], position)
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ class LocalSource:
 
 
 def _make(path: Path) -> list[Path]:
-    """Make a folder and its missing parents; the ones made, innermost first."""
+    """Make a folder and its missing parents. Returns the folders made, innermost first."""
     made: list[Path] = []
     while not path.exists():
         made.append(path)
@@ -181,7 +182,7 @@ def _open(path: Path, direct: bool) -> int:
 
 
 def _try_direct(path: Path, descriptor: int) -> None:
-    """Some filesystems take the flag and refuse the first read: find out before the join runs."""
+    """Try one direct read: some filesystems accept the flag and refuse to read with it."""
     try:
         os.preadv(descriptor, [Frame(ALIGNMENT).view], 0)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Where the rows of a change go, and which pages that touches.
 
-In key order a new row goes into the page whose range of codes holds its own; in the given order,
-behind the rows of its code if there are any, else into new pages at the end. So a frequent key
-stays where the frequent keys are.
+In key order, a new row goes into the page whose range of codes includes its own. In the given
+order, it goes after the other rows of its code, or to new pages at the end if there are none. So a
+frequent key stays among the frequent keys.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.change import Change
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.shards import shard_of
+from semistream.relation.updates.change import Change
 
 __all__ = ["Placement", "ShardPlan"]
 
@@ -21,28 +21,31 @@ Numbers = NDArray[np.int64]
 
 
 class ShardPlan:
-    """What a change does to the pages `first` to before `stop` of one shard."""
+    """What a change does to one shard, whose pages are `first` to before `stop`."""
 
     def __init__(
         self, first: int, stop: int, touched: Numbers, codes: Codes, slots: Numbers, begin: int
     ) -> None:
-        """`codes` and `slots` are those of the shard's new rows, `begin` the first one's number."""
+        """`codes` and `slots` belong to the shard's new rows; `begin` is the number of the first.
+
+        Slot 2 p is inside page p, slot 2 p + 1 behind it.
+        """
         self.first, self.stop = first, stop
         self.touched = touched
-        """Pages to be looked at, in order."""
+        """The pages to look at, in order."""
         self._codes, self._slots, self._begin = codes, slots, begin
 
     @property
     def appended(self) -> tuple[int, int]:
-        """The new rows (first, behind last) that go behind the last page."""
+        """The new rows, from first to before stop, that go behind the last page."""
         return self._in_slot(2 * self.stop - 1)
 
     def into(self, page: int) -> tuple[int, int]:
-        """The new rows (first, behind last) that go into a page."""
+        """The new rows, from first to before stop, that go into a page."""
         return self._in_slot(2 * page)
 
     def codes(self, low: int, high: int) -> Codes:
-        """The codes of some new rows."""
+        """The codes of the new rows `low` to before `high`."""
         return self._codes[low - self._begin : high - self._begin]
 
     def _in_slot(self, slot: int) -> tuple[int, int]:
@@ -54,7 +57,7 @@ class Placement:
     """The order in which a change's rows are written, and a plan for each shard."""
 
     def __init__(self, master: MasterVersion, change: Change, everything: bool) -> None:
-        """With `everything`, all pages count as touched."""
+        """With `everything`, every page counts as touched."""
         self._master, self._change, self._everything = master, change, everything
         count = master.shard_count
         rows = _by_shard(change.codes, count)
@@ -89,14 +92,14 @@ class Placement:
 
 
 def _by_shard(codes: Codes, count: int) -> list[Numbers]:
-    """For each shard the numbers of its codes."""
+    """For each shard, the positions of its codes."""
     owner = shard_of(codes, count)
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(1, count)))
 
 
 def _spans(part: MasterVersion, codes: Codes) -> tuple[Numbers, Numbers]:
-    """First and last page that may hold each code; last below first if none does."""
+    """The first and last page that may hold each code; last is below first if none does."""
     locator = part.locator()
     if locator is None:
         first = np.searchsorted(part.pages.last, codes, side="left")
@@ -107,7 +110,7 @@ def _spans(part: MasterVersion, codes: Codes) -> tuple[Numbers, Numbers]:
 
 
 def _home(part: MasterVersion, codes: Codes) -> Numbers:
-    """The page that takes the new rows of each code; -1 for those that go behind the last."""
+    """The page for the new rows of each code; -1 if they go behind the last page."""
     if not len(part.pages):
         return np.full(len(codes), -1, np.int64)
     low, high = _spans(part, codes)
@@ -115,7 +118,7 @@ def _home(part: MasterVersion, codes: Codes) -> Numbers:
 
 
 def _tie(codes: Codes, home: Numbers, layout: str) -> Numbers:
-    """What decides between rows that go to one place: the code, or which key came first."""
+    """The order of rows that go to one place: by code, or by which key came first in the data."""
     if layout == "key":
         return codes
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)

@@ -1,6 +1,6 @@
-"""What an update changes: keys whose rows go, and rows that come.
+"""What an update changes: keys that lose their rows, and rows that are added.
 
-Keys are told apart by their true values: of two keys with one code, only the named one changes.
+Keys are compared by their true values: of two keys with the same code, only the named one changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import KeyColumnError, OptionError
 from semistream.keys import Codes, KeyCodec
-from semistream.relation.build import table_codes
+from semistream.relation.build import keyed_rows
 from semistream.relation.columns import ArrowData, SparkFrame, as_table, stored_table
 
 __all__ = ["Change", "KeyData", "deletion", "upsertion"]
@@ -30,22 +30,22 @@ class Change:
 
     codec: KeyCodec
     gone: list[pa.Array]
-    """The key columns of the keys that lose their rows, in code order."""
+    """The keys that lose their rows, as key columns in code order."""
     gone_codes: Codes
     rows: pa.Table
-    """Rows that come, in the stored schema; their keys are all in `gone`."""
+    """The rows that are added, in the stored schema; all their keys are in `gone`."""
     codes: Codes
-    """Of the rows that come."""
+    """The codes of the rows that are added."""
     rows_without_key: int
     operation: str
 
     def goes(self, keys: Sequence[pa.Array], codes: Codes) -> NDArray[np.bool_]:
-        """Which of some stored rows, given by key columns and codes, lose their place."""
+        """Which stored rows are removed, given their key columns and codes."""
         low = np.searchsorted(self.gone_codes, codes, side="left")
         high = np.searchsorted(self.gone_codes, codes, side="right")
         if self.codec.exact:
             return np.asarray(high > low)
-        # Every pair of equal codes; only pairs of equal keys count.
+        # Compare the true keys of every pair with equal codes.
         counts = high - low
         row = np.repeat(np.arange(len(codes)), counts)
         before = np.cumsum(counts) - counts
@@ -66,16 +66,12 @@ def upsertion(
     schema: pa.Schema,
     hidden: str | None,
 ) -> Change:
-    """The change that replaces all rows of each key in the data by the data's rows of that key.
+    """The change that replaces all rows of each key in the data with the data's rows of that key.
 
-    `schema` is the stored one, `hidden` its column of codes, if it has one.
+    `schema` is the stored schema, `hidden` the name of its code column, if it has one.
     """
     table = _as_stored(_collected(data), schema, hidden)
-    codes, valid = table_codes(table, codec, key)
-    without_key = 0
-    if valid is not None:
-        without_key = int(len(codes) - valid.sum())
-        table, codes = table.filter(pa.array(valid)), codes[valid]
+    table, codes, without_key = keyed_rows(table, codec, key)
     gone, gone_codes = _distinct_keys(table.select(list(key)), codes, codec)
     if hidden is not None:
         table = table.append_column(schema.field(hidden), pa.array(codes))
@@ -86,10 +82,7 @@ def upsertion(
 
 def deletion(keys: KeyData, codec: KeyCodec, key: Sequence[str], schema: pa.Schema) -> Change:
     """The change that removes all rows of the keys."""
-    table = _key_table(keys, codec, key)
-    codes, valid = table_codes(table, codec, key)
-    if valid is not None:
-        table, codes = table.filter(pa.array(valid)), codes[valid]
+    table, codes, _ = keyed_rows(_key_table(keys, codec, key), codec, key)
     gone, gone_codes = _distinct_keys(table, codes, codec)
     nothing = schema.empty_table()
     text = f"delete {_keys(len(gone_codes))}"
@@ -178,7 +171,7 @@ def _named(columns: list[Any], key: Sequence[str]) -> pa.Table:
 
 
 def _distinct_keys(keys: pa.Table, codes: Codes, codec: KeyCodec) -> tuple[list[pa.Array], Codes]:
-    """The key columns and codes in code order, repeated neighbours left out."""
+    """The key columns and codes in code order, without repeated neighbours."""
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     columns = [column.combine_chunks().take(pa.array(order)) for column in keys.columns]

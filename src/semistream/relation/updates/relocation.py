@@ -1,7 +1,7 @@
-"""The locator of a new version, from that of the old one and the pages that were written anew.
+"""The locator of a new version, from the old locator and the rewritten pages.
 
-The old locator is read page by page and the new one written as it goes; only the codes of the
-rewritten pages are in memory, 16 bytes for each.
+The old locator is read page by page while the new one is written. Only the codes of the rewritten
+pages are in memory, 16 bytes each.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
+from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA, merged_locator_rows
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.page_file import PageWriter, WrittenPages
-from semistream.relation.rewritten import Rewritten, merged_locator_rows
 from semistream.relation.shards import shard_of
 from semistream.relation.stored_rows import pages_of
+from semistream.relation.updates.rewrite import Rewritten
 
 __all__ = ["rewrite_locator"]
 
@@ -26,7 +26,7 @@ __all__ = ["rewrite_locator"]
 def rewrite_locator(
     master: MasterVersion, result: Rewritten, name: str
 ) -> tuple[WrittenPages, tuple[int, ...]]:
-    """Write the new locator; the pages, and the first of each shard."""
+    """Write the new locator. Returns its pages and the first page of each shard."""
     moved = result.moved(len(master.pages))
     located = result.located()
     owner = shard_of(located["code"].to_numpy(), master.shard_count)
@@ -51,7 +51,7 @@ def _merged(
         first, last = moved[first], moved[last]
         stays = (first >= 0) | (last >= 0)
         stop = int(np.searchsorted(new, codes[-1], side="right"))
-        # A span of which one end was written anew: that end is told by the new pages.
+        # If one end of a span was rewritten, `new` has that end; here the other stands for both.
         yield from _rows(
             np.concatenate([codes[stays], new[done:stop]]),
             np.concatenate([np.where(first >= 0, first, last)[stays], low[done:stop]]),
@@ -64,7 +64,7 @@ def _merged(
 def _old(
     master: MasterVersion, shard: int
 ) -> Iterator[tuple[Codes, NDArray[np.int32], NDArray[np.int32]]]:
-    """The old locator's rows, page by page, valid until the next one is asked for."""
+    """The old locator's rows, page by page; valid until the next page is asked for."""
     begin, end = master.manifest.locator_starts[shard : shard + 2]
     locator = master.locator()
     if locator is None:

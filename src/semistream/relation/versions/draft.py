@@ -1,12 +1,12 @@
-"""A version in the making: its new files, which are removed again unless it is committed."""
+"""A version in the making. Its new files are removed again unless it is committed."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from types import TracebackType
 
-from semistream.relation.files import Storage, unused_name
-from semistream.relation.manifest import Manifest, commit_manifest, may_be_committed
+from semistream.relation.storage import Storage, unused_name
+from semistream.relation.versions.manifest import Manifest, commit_manifest, may_be_committed
 
 __all__ = ["Draft"]
 
@@ -18,7 +18,7 @@ class Draft:
         self.storage = storage
         self.version = version
         self.stem = unused_name(f"{version:08d}")
-        """What the names of all its files begin with, whoever writes them."""
+        """The beginning of all its file names, whichever task writes them."""
         self._folders: list[str] = []
         self._manifest: Manifest | None = None
 
@@ -31,7 +31,7 @@ class Draft:
     ) -> None:
         if kind is None:
             return
-        # A commit may have failed only after the version was there: then it needs its files.
+        # A commit may fail after its manifest became visible. Then the version needs its files.
         if self._manifest is None or not may_be_committed(self.storage, self._manifest):
             self.sweep(())
             self.storage.remove(self._folders)
@@ -41,7 +41,7 @@ class Draft:
         return f"{self.stem}.{kind}"
 
     def sweep(self, keep: Container[str]) -> None:
-        """Remove the draft's files but those to keep: left-overs of tasks that were tried again."""
+        """Remove the draft's files except those in `keep`: left-overs of tasks that ran again."""
         entries = self.storage.entries("data")
         self.storage.remove(
             f"data/{entry.name}"

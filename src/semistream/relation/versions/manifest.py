@@ -1,7 +1,7 @@
 """The manifest: the one small file that makes a version of a master table exist.
 
-It is written last and appears at once. Readers look for the highest number under `versions/`,
-so a build that stopped half-way leaves files that nobody sees.
+It is written last and appears at once. Readers look for the highest number under `versions/`, so
+nobody sees the files of a build that stopped half-way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
-from semistream.relation.files import Storage, checksum_bytes
+from semistream.relation.storage import Storage, checksum_bytes
 
 __all__ = [
     "FORMAT_VERSION",
@@ -48,10 +48,10 @@ class StoredFile:
     """A data file of a version."""
 
     name: str
-    """Inside the folder `data`."""
+    """Its name in the folder `data`."""
     bytes: int
     checksum: str = ""
-    """Of the whole file; none for page files, where each page has its own."""
+    """Checksum of the whole file; empty for page files, where each page has its own."""
 
     @property
     def path(self) -> str:
@@ -60,7 +60,7 @@ class StoredFile:
 
 
 def store(storage: Storage, name: str, data: bytes | memoryview) -> StoredFile:
-    """Write a small file into the folder `data`, and record it."""
+    """Write a small file into the folder `data`. Returns its record for the manifest."""
     storage.write(f"data/{name}", data)
     return StoredFile(name, len(data), checksum_bytes(data))
 
@@ -77,7 +77,7 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of one version of a master table without opening its data."""
+    """What is known of one version of a master table without opening its data."""
 
     version: int
     key: tuple[str, ...]
@@ -85,29 +85,29 @@ class Manifest:
     row_count: int
     page_count: int
     rows_without_key: int
-    """Rows left out because a key component was null, by the build and all updates since."""
+    """Rows that the build and all updates since left out because a key column was null."""
     page_bytes: int
     widest_row: int
-    """Bytes that no row passes when it stands alone in Arrow memory."""
+    """An upper bound of the bytes of a single row alone in Arrow memory."""
     schema: str
     """The Arrow schema of the stored pages, serialised, base64."""
     code_column: str | None
     """The stored column that holds hashed codes and is not the user's."""
     files: Mapping[str, StoredFile]
-    """By role: index; for layout "given" locator_index; filter if one was built."""
+    """By role: "index"; "locator_index" for layout "given"; "filter" if one was built."""
     page_files: tuple[StoredFile, ...]
     """The files that the index's `file` column numbers."""
     shard_starts: tuple[int, ...]
-    """The first page of each shard, and the number of pages."""
+    """The first page of each shard, then the number of pages."""
     locator_files: tuple[StoredFile, ...] = ()
-    """The same of the locator's index, for layout "given"."""
+    """The files that the `file` column of the locator's index numbers; for layout "given"."""
     locator_starts: tuple[int, ...] = ()
-    """What `shard_starts` says, of the locator's pages."""
+    """As `shard_starts`, for the locator's pages."""
     operation: str = "build"
     """What made the version, for people to read."""
     created: str = field(default_factory=now)
     build_id: str = field(default_factory=unused_id)
-    """Random: tells this writer's manifest from any other's."""
+    """Random; tells this writer's manifest from those of other writers."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -127,13 +127,13 @@ def encode_schema(schema: pa.Schema) -> str:
 
 
 def version_of(name: str) -> int | None:
-    """The version that a file of the folder `versions` is the manifest of, if it is one."""
+    """The version whose manifest a file of the folder `versions` is; None if it is not one."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def committed_versions(storage: Storage) -> list[int]:
-    """The numbers of all manifests, oldest first; one of them may not be whole."""
+    """The numbers of all manifests, oldest first; some may be incomplete."""
     found = (version_of(entry.name) for entry in storage.entries("versions"))
     return sorted(number for number in found if number)
 
@@ -144,7 +144,7 @@ def newest_version(storage: Storage) -> int:
 
 
 def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
-    """The manifest of a version, by default of the newest that was ever whole."""
+    """The manifest of a version, by default of the newest that was ever complete."""
     wanted = committed_versions(storage) if version is None else [version]
     for number in reversed(wanted):
         name = manifest_name(number)
@@ -153,7 +153,8 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
         except FileNotFoundError:
             continue
         except _BrokenManifestError:
-            # Torn while it was written, so its writer never said that it was there; see ADR 0008.
+            # Without a seal it was torn while being written, so it was never reported as committed
+            # and an older version counts. See ADR 0008.
             if version is not None or storage.is_sealed(name):
                 raise
     if version is not None and (there := committed_versions(storage)):
@@ -174,7 +175,7 @@ def _listed(versions: Sequence[int]) -> str:
 
 
 def commit_manifest(storage: Storage, manifest: Manifest) -> None:
-    """Make the version visible, at once and for good; `MasterExistsError` if it is taken."""
+    """Make the version visible at once; `MasterExistsError` if its number is taken."""
     _check_there(storage, manifest)
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, sort_keys=True)
@@ -189,7 +190,7 @@ def commit_manifest(storage: Storage, manifest: Manifest) -> None:
 
 
 def may_be_committed(storage: Storage, manifest: Manifest) -> bool:
-    """After a failed commit, whether its manifest is there all the same, or may be."""
+    """After a failed commit, whether its manifest is visible, or may be."""
     try:
         return manifest.build_id.encode() in storage.read(manifest_name(manifest.version))
     except FileNotFoundError:
@@ -199,7 +200,7 @@ def may_be_committed(storage: Storage, manifest: Manifest) -> bool:
 
 
 def _check_there(storage: Storage, manifest: Manifest) -> None:
-    """A vacuum may have taken the files of a build that ran longer than its grace time."""
+    """Raise if a file is missing: a vacuum removes files of builds that outlast its grace time."""
     stored = manifest.data_files
     sizes = storage.sizes([file.path for file in stored])
     gone = [file.name for file, size in zip(stored, sizes, strict=True) if size != file.bytes]
@@ -211,7 +212,7 @@ def _check_there(storage: Storage, manifest: Manifest) -> None:
 
 
 def manifest_name(version: int) -> str:
-    """The file of a version's manifest, inside the folder of the master table."""
+    """The name of a version's manifest, relative to the folder of the master table."""
     return f"versions/{version:08d}.json"
 
 
@@ -226,7 +227,7 @@ def _decode(shown: str, data: bytes) -> Manifest:
         format_version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise _broken(shown, f"it is not a manifest ({error})") from error
-    # Before the checksum: another format may be summed in another way.
+    # Checked before the checksum: another format may compute it in another way.
     if isinstance(format_version, int) and format_version != FORMAT_VERSION:
         raise MasterFormatError(
             f"{shown} has format {format_version}; this semistream reads format {FORMAT_VERSION}. "
@@ -251,7 +252,7 @@ def _from_content(content: dict[str, Any]) -> Manifest:
 
 
 class _BrokenManifestError(MasterFormatError):
-    """A manifest that is not whole."""
+    """A manifest that is incomplete or damaged."""
 
 
 def _broken(shown: str, reason: str) -> MasterFormatError:

@@ -1,7 +1,7 @@
 """The next version of a master table: its new pages, index, locator and filter, and the commit.
 
-An update starts from one version and commits the one with the next number. If another writer has
-taken that number, the update is refused and nothing of it is visible: nothing is ever lost.
+An update starts from one version and commits the next number. If another writer has taken that
+number, the update is refused and leaves nothing visible, so no writer's change is ever lost.
 """
 
 from __future__ import annotations
@@ -13,30 +13,36 @@ import numpy as np
 
 from semistream.errors import MasterExistsError, OptionError
 from semistream.relation.build import distinct
-from semistream.relation.change import Change
-from semistream.relation.draft import Draft
-from semistream.relation.files import PageFiles
-from semistream.relation.manifest import Manifest, StoredFile, newest_version, now, store, unused_id
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_file import WrittenPages
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.relocation import rewrite_locator
-from semistream.relation.rewrite import Rewrite
-from semistream.relation.rewritten import Rewritten
+from semistream.relation.storage import PageFiles
 from semistream.relation.stored_rows import pages_of, row_codes
+from semistream.relation.updates.change import Change
+from semistream.relation.updates.relocation import rewrite_locator
+from semistream.relation.updates.rewrite import Rewrite, Rewritten
+from semistream.relation.versions.draft import Draft
+from semistream.relation.versions.manifest import (
+    Manifest,
+    StoredFile,
+    newest_version,
+    now,
+    store,
+    unused_id,
+)
 
 __all__ = ["update"]
 
 _LEAST_SHARE = 0.6
-"""A filter with less than this share of its bits per key is made anew, larger."""
+"""A filter that has less than this share of its intended bits per key is rebuilt, larger."""
 
 
 def update(master: MasterVersion, change: Change, everything: bool = False) -> int:
-    """Write and commit the version after the master's; its number.
+    """Write and commit the version after the master's. Returns its number.
 
-    With `everything`, all pages are packed anew into one file.
+    With `everything`, all pages are packed into one new file.
     """
     _check_newest(master)
     with Draft(master.storage, master.version + 1) as draft:
@@ -74,7 +80,7 @@ def _next_manifest(
     written: WrittenPages | None,
     name: str,
 ) -> Manifest:
-    """The manifest of the new version, with all old files in it still."""
+    """The manifest of the new version, which still names all old files."""
     base = master.manifest
     new = () if written is None else (StoredFile(name, written.bytes),)
     return replace(
@@ -97,7 +103,7 @@ def _indexed(
     result: Rewritten,
     written: WrittenPages | None,
 ) -> tuple[PageIndex, Manifest]:
-    """Write the index, over no more files than the pages are in."""
+    """Write the index, and drop files that no page is in any more from the manifest."""
     index = result.index(master.pages, None if written is None else written.index)
     used = np.unique(index.file)
     numbers = np.zeros(len(manifest.page_files), np.int32)
@@ -116,7 +122,7 @@ def _indexed(
 def _relocated(
     master: MasterVersion, draft: Draft, manifest: Manifest, result: Rewritten
 ) -> Manifest:
-    """Write the locator anew."""
+    """Write the new locator."""
     name = draft.file("locator.arrow")
     written, starts = rewrite_locator(master, result, f"data/{name}")
     index = store(master.storage, draft.file("locator-index.arrow"), written.index.to_bytes())
@@ -135,7 +141,7 @@ def _filtered(
     change: Change,
     everything: bool,
 ) -> Manifest:
-    """Write the filter with the new keys in it; those that are gone stay, unless all is packed."""
+    """Write the filter with the new keys added. Deleted keys stay in it unless it is rebuilt."""
     old = master.membership_filter()
     if old is None:
         return manifest

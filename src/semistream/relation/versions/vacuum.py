@@ -1,4 +1,4 @@
-"""What versions there are, and the removal of those that nobody can need."""
+"""The versions that exist, and the removal of those that are no longer needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
-from semistream.relation.files import FileEntry, Storage
-from semistream.relation.manifest import (
+from semistream.relation.storage import FileEntry, Storage
+from semistream.relation.versions.manifest import (
     Manifest,
     committed_versions,
     manifest_name,
@@ -53,10 +53,10 @@ def history(storage: Storage) -> list[VersionInfo]:
 def vacuum(
     storage: Storage, keep_versions: int, pinned: Iterable[int], grace_seconds: float
 ) -> Vacuumed:
-    """Remove all but the newest versions and the pinned ones, and files that none of them names."""
+    """Remove old versions that are not pinned, and files that no remaining version names."""
     if type(keep_versions) is not int or keep_versions < 1:
         raise OptionError(f"keep_versions={keep_versions!r} must be an int of at least 1.")
-    # First the files, then who names them: a version committed in between keeps its files.
+    # Files are listed before manifests are read, so a version committed in between keeps its files.
     data = storage.entries("data")
     versions = storage.entries("versions")
     whole = _whole(storage)
@@ -72,7 +72,7 @@ def vacuum(
         for entry in data
         if entry.name not in named and (entry.name in dropped or entry.modified < old)
     ]
-    # Manifests first: a version whose files are going is never to be seen.
+    # Manifests go first, so that no version is visible while its files are being removed.
     names = [f"versions/{entry.name}" for entry in removed]
     names += [f"data/{entry.name}" for entry in stale]
     storage.remove(names)
@@ -80,7 +80,7 @@ def vacuum(
 
 
 def _whole(storage: Storage) -> dict[int, Manifest]:
-    """The manifests that are whole; an error for one that is broken but was whole once."""
+    """The complete manifests. Raises for one that was complete once and is now damaged."""
     found: dict[int, Manifest] = {}
     for number in committed_versions(storage):
         try:
@@ -94,9 +94,9 @@ def _whole(storage: Storage) -> dict[int, Manifest]:
 
 
 def _expired(entry: FileEntry, gone: list[int], whole: dict[int, Manifest], old: float) -> bool:
-    """Whether a file of the folder `versions` is to go.
+    """Whether a file of the folder `versions` is to be removed.
 
-    Manifests of removed versions, with their seals; and what stopped writers have left.
+    That is a manifest or seal of a removed version, or a left-over of a stopped writer.
     """
     stem = entry.name.partition(".")[0]
     number = version_of(f"{stem}.json")

@@ -1,12 +1,13 @@
 """A master table on any filesystem that `pyarrow.fs` opens: S3, GCS, ABFS, HDFS.
 
-No rename there is sure to be atomic, and no create to be exclusive. So a commit is three puts:
+They promise neither an atomic rename nor an exclusive create. So a commit is three puts:
 
-    versions/00000007.<build>.claim    "I am about to": of two writers, one at least sees the other
-    versions/00000007.json             the manifest itself, in one put, with its own checksum
-    versions/00000007.<build>.sealed   "I have read it back, it was whole"
+    versions/00000007.<build>.claim    "I am about to commit": of two writers, at least one sees
+                                       the claim of the other
+    versions/00000007.json             the manifest, in one put, with its own checksum
+    versions/00000007.<build>.sealed   "I have read the manifest back, and it is complete"
 
-docs/adr/0008 says what this promises and what it does not.
+docs/adr/0008 says what this guarantees and what it does not.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from semistream.errors import MasterFormatError, OptionError
-from semistream.relation.files import FOLDERS, FileEntry
+from semistream.relation.storage.files import FOLDERS, FileEntry
 
 __all__ = ["CLAIM", "SEAL", "RemoteSource", "RemoteStorage"]
 
 CLAIM, SEAL = ".claim", ".sealed"
-"""What the names of claims and of seals end with."""
+"""The endings of the names of claims and of seals."""
 
 _WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}
 _FEW = 8
@@ -34,7 +35,7 @@ _SECRETS = ("key", "secret", "token", "password", "credential", "sas")
 
 
 class RemoteStorage:
-    """The folder `root` of a pyarrow filesystem, which `location` opens again."""
+    """The folder `root` of a pyarrow filesystem; the URI `location` opens it again."""
 
     def __init__(self, filesystem: pafs.FileSystem, root: str, location: str) -> None:
         self._filesystem = filesystem
@@ -44,7 +45,7 @@ class RemoteStorage:
 
     @classmethod
     def of_uri(cls, uri: str) -> RemoteStorage:
-        """The folder that a URI names; `OptionError` if pyarrow cannot open such a one."""
+        """The folder that a URI names; `OptionError` if pyarrow cannot open it."""
         try:
             filesystem, root = pafs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -61,7 +62,7 @@ class RemoteStorage:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine after all."""
+        """Whether the URI names a folder of this machine."""
         return bool(self._filesystem.type_name == "local")
 
     def shown(self, name: str) -> str:
@@ -74,7 +75,7 @@ class RemoteStorage:
         return bool(found == pafs.FileType.File)
 
     def prepare(self) -> list[str]:
-        """Make the folders where a filesystem has such; those that were missing."""
+        """Make the folders, if the filesystem has folders. Returns those that were missing."""
         if self._filesystem.type_name in _WITHOUT_FOLDERS:
             return []
         paths = [self._place(folder) for folder in FOLDERS]
@@ -95,7 +96,7 @@ class RemoteStorage:
             FileEntry(
                 info.base_name,
                 info.size or 0,
-                # Without a time it is never old.
+                # A file without a time is never old enough for a vacuum.
                 math.inf if info.mtime is None else info.mtime.timestamp(),
             )
             for info in self._filesystem.get_file_info(selector)
@@ -105,7 +106,7 @@ class RemoteStorage:
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The bytes of each file; None for one that is missing."""
         if len(names) > _FEW:
-            # One listing, not one request per file.
+            # One listing of the folder instead of a request per file.
             folders = {name.rpartition("/")[0] for name in names}
             found = {
                 f"{folder}/{entry.name}": entry.bytes
@@ -123,7 +124,7 @@ class RemoteStorage:
         return data
 
     def read_into(self, name: str, memory: memoryview) -> int:
-        """Fill memory with a file's content; the file's size, which may be another."""
+        """Fill memory with a file's content. Returns the file's size, which may differ."""
         with self._filesystem.open_input_file(self._place(name)) as file:
             size = int(file.size())
             filled = 0
@@ -144,7 +145,7 @@ class RemoteStorage:
         return self._filesystem.open_output_stream(self._place(name), compression=None)
 
     def settle(self, names: Iterable[str]) -> None:
-        """Nothing: a closed file is safe."""
+        """Nothing to do: a file is durable once it is closed."""
 
     def publish(self, name: str, data: bytes, build_id: str) -> None:
         """Make a file appear with all its content; `FileExistsError` if another writer has it."""
@@ -159,14 +160,14 @@ class RemoteStorage:
                 raise FileExistsError(errno.EEXIST, "another writer's file", self.shown(name))
             if found != data:
                 raise OSError(errno.EIO, "the file read back is not as written", self.shown(name))
-            # A manifest that is whole counts without its seal too.
+            # A complete manifest counts even without its seal.
             with contextlib.suppress(OSError):
                 self.write(seal, b"")
         finally:
             self.remove([claim])
 
     def is_sealed(self, name: str) -> bool:
-        """Whether the writer of the published file has read it back whole."""
+        """Whether the writer of the published file has read it back and found it complete."""
         folder, _, file = name.removesuffix(".json").rpartition("/")
         return any(
             entry.name.startswith(f"{file}.") and entry.name.endswith(SEAL)
@@ -174,7 +175,7 @@ class RemoteStorage:
         )
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, and folders that are empty; what cannot be removed stays."""
+        """Remove files and empty folders; whatever cannot be removed stays."""
         for name in names:
             place = self._place(name)
             with contextlib.suppress(OSError):
@@ -185,7 +186,7 @@ class RemoteStorage:
                     self._filesystem.delete_file(place)
 
     def open_pages(self, name: str, direct: bool) -> RemoteSource:
-        """Open a page file for reading; `OptionError` if it should be past a cache."""
+        """Open a page file for reading; `OptionError` if `direct` is asked for."""
         if direct:
             raise OptionError(
                 f'io="direct" is not possible for {self.shown(name)}: it is for local disks, '
@@ -202,7 +203,10 @@ class RemoteStorage:
         return f"{self._root}/{name}"
 
     def _refuse_others(self, stem: str, claim: str) -> None:
-        """Look only after the own claim is written: so two writers cannot both see nobody."""
+        """Raise if another writer is at this version.
+
+        Called after the own claim is written, so two writers cannot both miss each other.
+        """
         folder, _, file = stem.rpartition("/")
         own = claim.rpartition("/")[2]
         others = [
@@ -215,14 +219,14 @@ class RemoteStorage:
 
 
 class RemoteSource:
-    """A remote file open for reading at any place."""
+    """A remote file open for reading at any position."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
         self.descriptor = -1
 
     def read_into(self, memory: memoryview, position: int) -> int:
-        """Fill memory from `position` on, without a copy in between; how many bytes came."""
+        """Read into memory from `position` on, without a copy; returns the bytes read."""
         self._file.seek(position)
         return int(self._file.readinto(memory))
 
@@ -232,7 +236,7 @@ class RemoteSource:
 
 
 def _without_secrets(uri: str) -> str:
-    """The URI as it may stand in a message or a log."""
+    """The URI without passwords and keys, fit for messages and logs."""
     parts = urlsplit(uri)
     options = [
         option

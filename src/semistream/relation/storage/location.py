@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import TypeAlias
 
 from semistream.errors import OptionError
-from semistream.relation.files import Location, Storage, is_uri
-from semistream.relation.local_storage import LocalStorage
-from semistream.relation.remote_storage import RemoteStorage
+from semistream.relation.storage.files import Storage
+from semistream.relation.storage.local import LocalStorage
+from semistream.relation.storage.remote import RemoteStorage
 
-__all__ = ["storage_at"]
+__all__ = ["Location", "is_uri", "storage_at"]
+
+Location: TypeAlias = str | os.PathLike[str]
+"""A local path, or a URI."""
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_uri(location: Location) -> bool:
+    """Whether the location is a URI rather than a local path."""
+    return isinstance(location, str) and _URI.match(location) is not None
 
 
 def storage_at(location: Location) -> Storage:

@@ -1,19 +1,17 @@
-"""The files of a master table, wherever they are.
+"""What `relation` asks of the place where a master table's files are.
 
-A `Storage` is the folder of one master table, and the only way in `relation` to touch its files:
-names are relative to it ("data/…", "versions/…"). `LocalStorage` is a folder of this machine;
+A `Storage` is the folder of one master table. All access to its files goes through it, by names
+relative to the folder ("data/…", "versions/…"). `LocalStorage` is a folder of this machine;
 `RemoteStorage` is anything else that `pyarrow.fs` opens (S3, GCS, ABFS, HDFS).
 """
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import xxhash
@@ -21,22 +19,15 @@ import xxhash
 __all__ = [
     "FOLDERS",
     "FileEntry",
-    "Location",
     "PageFiles",
     "PageSource",
     "Storage",
     "checksum_bytes",
-    "is_uri",
     "unused_name",
 ]
 
-Location: TypeAlias = str | os.PathLike[str]
-"""A local path, or a URI."""
-
 FOLDERS = ("versions", "data")
 """The folders inside that of a master table."""
-
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class FileEntry(NamedTuple):
@@ -49,7 +40,7 @@ class FileEntry(NamedTuple):
 
 
 class PageSource(Protocol):
-    """A page file open for reading at any place."""
+    """A page file open for reading at any position."""
 
     @property
     def descriptor(self) -> int:
@@ -57,7 +48,7 @@ class PageSource(Protocol):
         ...
 
     def read_into(self, memory: memoryview, position: int) -> int:
-        """Fill memory from `position` on; how many bytes came, 0 at the end of the file."""
+        """Read into memory from `position` on; returns the bytes read, 0 at the end of the file."""
         ...
 
     def close(self) -> None:
@@ -70,7 +61,7 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """What opens the same folder again, also in another process."""
+        """The path or URI that opens the same folder again, also in another process."""
         ...
 
     @property
@@ -87,7 +78,7 @@ class Storage(Protocol):
         ...
 
     def prepare(self) -> list[str]:
-        """Make the folders; those that were missing, each before its parent, for `remove`."""
+        """Make the folders. Returns those that were missing, children first, for `remove`."""
         ...
 
     def entries(self, folder: str) -> list[FileEntry]:
@@ -103,11 +94,11 @@ class Storage(Protocol):
         ...
 
     def read_into(self, name: str, memory: memoryview) -> int:
-        """Fill memory with a file's content; the file's size, which may be another."""
+        """Fill memory with a file's content. Returns the file's size, which may differ."""
         ...
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Write a new file and wait until it is safe."""
+        """Write a new file and wait until it is durable."""
         ...
 
     def open_sink(self, name: str) -> pa.NativeFile:
@@ -115,27 +106,27 @@ class Storage(Protocol):
         ...
 
     def settle(self, names: Iterable[str]) -> None:
-        """Wait until files that were written are safe, and will be found by their names."""
+        """Wait until the files, and their names in the folder, are durable."""
         ...
 
     def publish(self, name: str, data: bytes, build_id: str) -> None:
-        """Make a file of `versions` appear with all its content, at once.
+        """Make a file of `versions` appear with its whole content at once.
 
-        `FileExistsError` if another writer has taken, or is taking, the name. `build_id`
-        occurs in the data and in no other writer's.
+        `FileExistsError` if another writer has taken the name, or is about to. The data contains
+        `build_id`, and no other writer's data does.
         """
         ...
 
     def is_sealed(self, name: str) -> bool:
-        """Whether the published file was certainly whole once."""
+        """Whether the published file is known to have been complete."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, and folders that are empty; what cannot be removed stays."""
+        """Remove files and empty folders; whatever cannot be removed stays."""
         ...
 
     def open_pages(self, name: str, direct: bool) -> PageSource:
-        """Open a page file for reading; `direct` past the operating system's page cache."""
+        """Open a page file for reading; `direct` bypasses the operating system's page cache."""
         ...
 
 
@@ -159,8 +150,3 @@ def checksum_bytes(data: bytes | memoryview) -> str:
 def unused_name(prefix: str) -> str:
     """A name that no other build will choose."""
     return f"{prefix}-{secrets.token_hex(8)}"
-
-
-def is_uri(location: Location) -> bool:
-    """Whether the location is a URI rather than a local path."""
-    return isinstance(location, str) and _URI.match(location) is not None

@@ -1,43 +1,115 @@
-"""Copy on write: pages that a change touches are written anew, all others stay.
+"""Copy on write: pages that a change touches are rewritten, all others stay.
 
     version 1   | p0 | p1 | p2 | p3 | p4 |          file A
     a change        touches p1, p3
     version 2   | p0 | B0 | B1 | p2 | B2 | p4 |     p0 p2 p4 still in A, the rest in file B
 
-Touched pages are read, merged and written one after the other: besides the change itself only a
-few pages are in memory.
+Touched pages are read, merged and written one after the other, so only the change itself and a few
+pages are in memory.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.keys import Codes
-from semistream.relation.change import Change
+from semistream.relation.build import distinct
 from semistream.relation.gather import OrderedRows
+from semistream.relation.locator import LOCATOR_SCHEMA, merged_locator_rows
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.page_file import PageWriter, WrittenPages
-from semistream.relation.placement import Placement, ShardPlan
+from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.rewritten import Rewritten
 from semistream.relation.stored_rows import key_columns, pages_of, row_codes
+from semistream.relation.updates.change import Change
+from semistream.relation.updates.placement import Placement, ShardPlan
 
-__all__ = ["Rewrite"]
+__all__ = ["Rewrite", "Rewritten"]
 
 _PIECE_ROWS = 1 << 16
+
+
+class _Piece(NamedTuple):
+    """A run of pages, of the old version or of the new file."""
+
+    new: bool
+    first: int
+    stop: int
+
+
+class Rewritten:
+    """The pages of the new version in order: old ones that stay, and new ones."""
+
+    def __init__(self) -> None:
+        self._pieces: list[_Piece] = []
+        self._pages = self.new_pages = 0
+        self._shard_starts = [0]
+        self._noted: list[Codes] = []
+
+    def keep(self, first: int, stop: int) -> None:
+        """The old pages `first` to before `stop` come next."""
+        self._pieces.append(_Piece(False, first, stop))
+        self._pages += stop - first
+
+    def add(self, count: int) -> None:
+        """The next `count` pages of the new file come next."""
+        if count:
+            self._pieces.append(_Piece(True, self.new_pages, self.new_pages + count))
+            self._pages += count
+            self.new_pages += count
+
+    def note(self, codes: Codes) -> None:
+        """The next page of the new file has these codes. Equal codes are adjacent."""
+        self._noted.append(distinct(codes))
+
+    def end_shard(self) -> None:
+        """The pages that follow belong to the next shard."""
+        self._shard_starts.append(self._pages)
+
+    @property
+    def shard_starts(self) -> tuple[int, ...]:
+        """The first page of each shard, then the number of pages."""
+        return tuple(self._shard_starts)
+
+    def index(self, old: PageIndex, new: PageIndex | None) -> PageIndex:
+        """The index of the new version."""
+        sides = (old, new if new is not None else old)
+        return PageIndex.joined(sides[piece.new].part(*piece[1:]) for piece in self._pieces)
+
+    def moved(self, old_count: int) -> NDArray[np.int32]:
+        """The new number of each old page; -1 for pages that are gone."""
+        return self._numbers(False, old_count)
+
+    def located(self) -> pa.Table:
+        """Locator rows of the new file's pages, in code order."""
+        if not self._noted:
+            return LOCATOR_SCHEMA.empty_table()
+        page = np.repeat(self._numbers(True, self.new_pages), [len(codes) for codes in self._noted])
+        return merged_locator_rows(np.concatenate(self._noted), page, page)
+
+    def _numbers(self, new: bool, count: int) -> NDArray[np.int32]:
+        numbers = np.full(count, -1, np.int32)
+        at = 0
+        for piece in self._pieces:
+            size = piece.stop - piece.first
+            if piece.new == new:
+                numbers[piece.first : piece.stop] = np.arange(at, at + size)
+            at += size
+        return numbers
 
 
 class Rewrite:
     """Writes one new page file for a change; `run` does it, once."""
 
     def __init__(self, master: MasterVersion, change: Change, name: str, everything: bool) -> None:
-        """`name` is that of the new file in the folder `data`.
+        """`name` is the new file's name in the folder `data`.
 
-        With `everything`, pages that the change does not touch are written anew too.
+        With `everything`, pages that the change does not touch are rewritten too.
         """
         self._master, self._change, self._name = master, change, name
         self._everything = everything
@@ -45,7 +117,7 @@ class Rewrite:
         self._stack = ExitStack()
         self._writer: PageWriter | None = None
         self.result = Rewritten()
-        """What the new version is made of."""
+        """The pages of the new version."""
 
     def run(self) -> WrittenPages | None:
         """Write the pages; None if there was nothing to write."""
@@ -71,7 +143,7 @@ class Rewrite:
         self.result.end_shard()
 
     def _page(self, plan: ShardPlan, page: int, batch: pa.RecordBatch) -> None:
-        """Write an old page without the rows that go and with those that come into it."""
+        """Rewrite an old page: without the removed rows, with the new rows that go into it."""
         codes = row_codes(self._master, batch)
         goes = self._change.goes(key_columns(self._master, batch), codes)
         low, high = plan.into(page)
@@ -80,7 +152,7 @@ class Rewrite:
             return
         stays = np.flatnonzero(~goes)
         places = self._places(codes, plan.codes(low, high))
-        # In the given order the places are not in the order of the rows: no cut is safe.
+        # In the given order, places do not rise with the row number, so no cut is safe.
         step = _PIECE_ROWS if self._master.layout == "key" else max(high - low, 1)
         done = 0
         for at in range(low, high, step):
@@ -95,7 +167,7 @@ class Rewrite:
         self._write(batch.take(pa.array(old)), codes[old])
 
     def _places(self, codes: Codes, new: Codes) -> NDArray[np.int64]:
-        """Before which of a page's rows the new rows go: behind the last row of their code."""
+        """The row of the page before which each new row goes: after the last row of its code."""
         if self._master.layout == "key":
             return np.searchsorted(codes, new, side="right")
         known, behind = np.unique(codes[::-1], return_index=True)
@@ -124,10 +196,10 @@ class Rewrite:
             self.result.keep(first, stop)
 
     def _end_run(self) -> None:
-        """What was written so far comes before what follows."""
+        """End the run of new pages: old pages or another shard follow."""
         if self._writer is not None:
             before = self.result.new_pages
-            # Half-full pages have room to grow; but not when all is being packed.
+            # Half-full pages have room to grow; `compact` wants full ones.
             self._writer.end_page(even=not self._everything)
             self.result.add(self._writer.page_count - before)
 
@@ -138,7 +210,7 @@ def _interleaved(
     new: tuple[pa.RecordBatch, Codes],
     places: NDArray[np.int64],
 ) -> tuple[pa.RecordBatch, Codes]:
-    """The `old` rows of a page, with new rows put before the page's rows that `places` name."""
+    """The `old` rows of a page, and new rows before the rows of the page that `places` names."""
     order = np.argsort(np.concatenate([2 * old + 1, 2 * places]), kind="stable")
     rows = pa.concat_batches([page[0].take(pa.array(old)), new[0]])
     return rows.take(pa.array(order)), np.concatenate([page[1][old], new[1]])[order]

@@ -1,0 +1,32 @@
+"""Where the files of a master table are: a folder of this machine, or any other filesystem.
+
+The rest of `relation` reads and writes files through a `Storage` and does not know which it is.
+"""
+
+from semistream.relation.storage.files import (
+    FOLDERS,
+    FileEntry,
+    PageFiles,
+    PageSource,
+    Storage,
+    checksum_bytes,
+    unused_name,
+)
+from semistream.relation.storage.local import LocalStorage
+from semistream.relation.storage.location import Location, is_uri, storage_at
+from semistream.relation.storage.remote import RemoteStorage
+
+__all__ = [
+    "FOLDERS",
+    "FileEntry",
+    "LocalStorage",
+    "Location",
+    "PageFiles",
+    "PageSource",
+    "RemoteStorage",
+    "Storage",
+    "checksum_bytes",
+    "is_uri",
+    "storage_at",
+    "unused_name",
+]
