@@ -13,7 +13,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,16 @@ _LOOK_SHARE: Final = 20
 """Looking which pages are held takes at most one part in so many of the time."""
 _MOST_KNOWN: Final = 16
 
-_States = NDArray[np.uint8]
-_known: OrderedDict[object, _States] = OrderedDict()
-"""By the files of a version: which pages have been checked in this process."""
+
+class _Known(NamedTuple):
+    """What this process has found out about the pages of a version; see `MappedIndex`."""
+
+    state: NDArray[np.uint8]
+    places: NDArray[np.int64]
+
+
+_known: OrderedDict[object, _Known] = OrderedDict()
+"""By the files of a version and the checksums of its pages."""
 
 
 class MappedPages:
@@ -51,6 +58,7 @@ class MappedPages:
             memory.madvise(mmap.MADV_RANDOM)
             self._maps.append(memory)
             base[number] = np.frombuffer(memory, np.uint8).ctypes.data
+        known = self._known_pages()
         self.index = MappedIndex(
             index.first,
             index.last,
@@ -59,9 +67,9 @@ class MappedPages:
             index.length,
             index.rows,
             index.checksum,
-            self._shared_states(),
+            known.state,
             base,
-            np.zeros(3, np.int64),
+            known.places,
         )
         self._scratch = np.zeros(_SCRATCH, np.uint8)
         self._looked_at = self._look_seconds = 0.0
@@ -119,7 +127,7 @@ class MappedPages:
         while self._maps:
             self._maps.pop().close()
 
-    def _shared_states(self) -> _States:
+    def _known_pages(self) -> _Known:
         """What is known in this process of the pages of just these files."""
         index = self._reader.index
         files = tuple(
@@ -127,11 +135,12 @@ class MappedPages:
             for number, told in self._files.items()
         )
         key = (files, index.checksum.tobytes())
-        states = _known.setdefault(key, np.zeros(len(index), np.uint8))
+        fresh = _Known(np.zeros(len(index), np.uint8), np.zeros(3, np.int64))
+        known = _known.setdefault(key, fresh)
         _known.move_to_end(key)
         while len(_known) > _MOST_KNOWN:
             _known.popitem(last=False)
-        return states
+        return known
 
 
 def _can_be_mapped(reader: PageReader) -> bool:
