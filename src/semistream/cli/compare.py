@@ -77,8 +77,8 @@ def compare(
     io: Annotated[
         Io,
         typer.Option(
-            help="Read through the page cache, or bypass it (O_DIRECT). With buffered, rows of pages "
-            "in memory are found in place, whatever the algorithm."
+            help="Read through the page cache, or bypass it (O_DIRECT). With buffered, rows of "
+            "pages in memory are found in place, whatever the algorithm."
         ),
     ] = Io.UNMAPPED,
     seed: Annotated[int, typer.Option(min=0, help="Seed of products and sales.")] = 1,
