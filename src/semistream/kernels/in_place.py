@@ -29,6 +29,7 @@ from semistream.kernels.copying import (
     load_1,
     load_4,
     load_8,
+    prefetch,
 )
 from semistream.kernels.page_check import PAIR, sound_page
 from semistream.kernels.rows import copy_bytes
@@ -40,6 +41,8 @@ CHECKED: Final = 2
 UNLIKE: Final = 4
 """It was, but the page is not laid out as the others are."""
 READY: Final = RESIDENT | CHECKED
+BLOCK: Final = 16
+"""Rows whose memory is asked for together."""
 ELSEWHERE: Final = -1
 """Instead of a count of rows: some page of the code is not in memory."""
 
@@ -139,12 +142,17 @@ def _page_of(last: Codes, page: int, code: int) -> int:
 
 
 @kernel
-def _row_of(values: int, wide: bool, rows: int, code: int, first: int, last: int) -> int:
-    """The first of a page's ascending rows whose code is not below `code`, which it may have."""
-    guess = 0
-    if code > first:
-        share = (np.float64(code) - np.float64(first)) / (np.float64(last) - np.float64(first))
-        guess = min(rows - 1, max(0, int(share * (rows - 1))))
+def _guess(rows: int, code: int, first: int, last: int) -> int:
+    """About where a code stands among a page's rows, if its codes are spread evenly."""
+    if code <= first:
+        return 0
+    share = (np.float64(code) - np.float64(first)) / (np.float64(last) - np.float64(first))
+    return min(rows - 1, max(0, int(share * (rows - 1))))
+
+
+@kernel
+def _row_of(values: int, wide: bool, rows: int, code: int, guess: int) -> int:
+    """The first of a page's ascending rows whose code is not below `code`, from `guess` on."""
     low, high, step = 0, rows, 1
     if _code(values, wide, guess) < code:
         low = guess + 1
@@ -180,49 +188,65 @@ def locate(
     """Find the rows of all codes; `order` sorts them. Returns a broken page, or -1.
 
     A code with rows on several pages is found if all of them are in memory. A page is checked
-    when it is used first.
+    when it is used first. What the search of a block of codes will touch is asked for before, so
+    that the memory is waited for once and not for each code.
     """
     # What a tuple holds is named before the loop: each use in it would count references.
     firsts, lasts, file, offset = index.first, index.last, index.file, index.offset
     state, page_rows, base, places = index.state, index.rows, index.base, index.places
     counts, pages, rows_of = found.counts, found.pages, found.rows
     wide = columns.widths[columns.code] == 8
+    width = 8 if wide else 4
     buffer = PAIR * _values_buffer(columns.widths, columns.code)
-    page, before = 0, -1
-    for at in range(len(order)):
-        i = order[at]
-        code = codes[i]
-        if before >= 0 and codes[before] == code:
-            counts[i], pages[i], rows_of[i] = counts[before], pages[before], rows_of[before]
-            continue
-        before = i
-        counts[i] = 0
-        page = _page_of(lasts, page, code)
-        if page == len(lasts) or code < firsts[page]:
-            continue
-        there, row, count = page, -1, 0
-        while True:
-            if state[there] != READY:
-                if not state[there] & RESIDENT:
-                    count = ELSEWHERE
+    page = 0
+    for begin in range(0, len(order), BLOCK):
+        end = min(begin + BLOCK, len(order))
+        for at in range(begin, end):
+            page = _page_of(lasts, page, codes[order[at]])
+            pages[order[at]] = page
+            if page < len(lasts) and state[page] == READY:
+                prefetch(base[file[page]] + offset[page] + places[1] + buffer)
+        for at in range(begin, end):
+            i = order[at]
+            there, code = pages[i], codes[i]
+            if there < len(lasts) and state[there] == READY and code >= firsts[there]:
+                message = base[file[there]] + offset[there]
+                values = message + places[2] + load_8(message + places[1] + buffer)
+                rows_of[i] = _guess(page_rows[there], code, firsts[there], lasts[there])
+                prefetch(values + width * rows_of[i])
+        for at in range(begin, end):
+            i = order[at]
+            code = codes[i]
+            if at and codes[order[at - 1]] == code:
+                before = order[at - 1]
+                counts[i], pages[i], rows_of[i] = counts[before], pages[before], rows_of[before]
+                continue
+            counts[i], there, count, row = 0, int(pages[i]), 0, -1
+            if there == len(lasts) or code < firsts[there]:
+                continue
+            while True:
+                if state[there] != READY:
+                    if not state[there] & RESIDENT:
+                        count = ELSEWHERE
+                        break
+                    if not state[there] & CHECKED and not _check(index, there, columns):
+                        return there
+                    if state[there] & UNLIKE:
+                        count = ELSEWHERE
+                        break
+                message = base[file[there]] + offset[there]
+                values = message + places[2] + load_8(message + places[1] + buffer)
+                rows = int(page_rows[there])
+                if row < 0:
+                    guess = _guess(rows, code, firsts[there], lasts[there])
+                    row = _row_of(values, wide, rows, code, guess)
+                    pages[i], rows_of[i] = there, row
+                while row < rows and _code(values, wide, row) == code:
+                    row, count = row + 1, count + 1
+                if row < rows or there + 1 == len(lasts) or firsts[there + 1] != code:
                     break
-                if not state[there] & CHECKED and not _check(index, there, columns):
-                    return there
-                if state[there] & UNLIKE:
-                    count = ELSEWHERE
-                    break
-            message = base[file[there]] + offset[there]
-            values = message + places[2] + load_8(message + places[1] + buffer)
-            rows = int(page_rows[there])
-            if row < 0:
-                row = _row_of(values, wide, rows, code, firsts[there], lasts[there])
-                pages[i], rows_of[i] = there, row
-            while row < rows and _code(values, wide, row) == code:
-                row, count = row + 1, count + 1
-            if row < rows or there + 1 == len(lasts) or firsts[there + 1] != code:
-                break
-            there, row = there + 1, 0
-        counts[i] = count
+                there, row = there + 1, 0
+            counts[i] = count
     return -1
 
 
@@ -269,64 +293,93 @@ def gather(
     """Copy found rows to their positions; the rows of tuple i begin at position `begins[i]`.
 
     Only positions from `start` to before `stop` are filled. Of varying columns, where the values
-    lie and how long they are is noted.
+    lie and how long they are is noted. Memory is asked for ahead, as in `locate`.
     """
     file, offset, base, page_rows = index.file, index.offset, index.base, index.rows
     nodes_at, buffers_at, body_at = index.places[0], index.places[1], index.places[2]
     counts, pages, rows_of = found.counts, found.pages, found.rows
     columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
     valid, has_nulls = target.valid, target.has_nulls
-    buffer_of = np.zeros(len(columns), np.int64)
-    for j in range(len(columns)):
+    number = len(columns)
+    buffer_of = np.zeros(number, np.int64)
+    for j in range(number):
         buffer_of[j] = PAIR * _values_buffer(widths, columns[j])
-    opened = -1
-    nulls = np.zeros(len(columns), np.int64)
-    values = np.zeros(len(columns), np.int64)
-    offsets = np.zeros(len(columns), np.int64)
-    for at in range(len(order)):
-        i = order[at]
-        count = counts[i]
-        if count <= 0 or begins[i] >= stop or begins[i] + count <= start:
-            continue
-        page, row = pages[i], int(rows_of[i])
-        for position in range(begins[i] - start, begins[i] - start + count):
-            if row == page_rows[page]:
-                page, row = page + 1, 0
-            if opened != page:
-                opened = page
-                message = base[file[page]] + offset[page]
+    values = np.zeros((BLOCK, number), np.int64)
+    offsets = np.zeros((BLOCK, number), np.int64)
+    nulls = np.zeros((BLOCK, number), np.int64)
+    page_of, row_of = np.zeros(BLOCK, np.int64), np.zeros(BLOCK, np.int64)
+    position_of = np.zeros(BLOCK, np.int64)
+    at, done, filled, asked = 0, 0, 0, -1
+    while at < len(order) or filled:
+        if at < len(order):
+            # The next rows, and the lists of their pages' buffers.
+            i = order[at]
+            count = counts[i]
+            if count > 0 and begins[i] < stop and begins[i] + count > start:
+                if done == 0:
+                    page, row = int(pages[i]), int(rows_of[i])
+                if row == page_rows[page]:
+                    page, row = page + 1, 0
+                position = begins[i] + done - start
+                if 0 <= position < stop - start:
+                    page_of[filled], row_of[filled], position_of[filled] = page, row, position
+                    if asked != page:
+                        asked = page
+                        message = base[file[page]] + offset[page]
+                        for line in range(0, body_at - buffers_at, 64):
+                            prefetch(message + buffers_at + line)
+                    filled += 1
+                row, done = row + 1, done + 1
+                if done < count:
+                    if filled < BLOCK:
+                        continue
+                else:
+                    at, done = at + 1, 0
+            else:
+                at += 1
+            if filled < BLOCK and at < len(order):
+                continue
+        for k in range(filled):
+            if k and page_of[k] == page_of[k - 1]:
+                values[k], offsets[k], nulls[k] = values[k - 1], offsets[k - 1], nulls[k - 1]
+            else:
+                message = base[file[page_of[k]]] + offset[page_of[k]]
                 list_at, body = message + buffers_at, message + body_at
-                for j in range(len(columns)):
+                for j in range(number):
                     buffer = list_at + buffer_of[j]
-                    values[j] = body + load_8(buffer)
+                    values[k, j] = body + load_8(buffer)
                     first = buffer - PAIR
                     if widths[columns[j]] < 0:
-                        offsets[j] = body + load_8(first)
+                        offsets[k, j] = body + load_8(first)
                         first -= PAIR
                     has = load_8(message + nodes_at + PAIR * columns[j] + 8)
-                    nulls[j] = body + load_8(first) if has else 0
-            if position < 0 or position >= stop - start:
-                row += 1
-                continue
-            varying = 0
-            for j in range(len(columns)):
+                    nulls[k, j] = body + load_8(first) if has else 0
+            for j in range(number):
+                width = widths[columns[j]]
+                if width < 0:
+                    prefetch(offsets[k, j] - width * row_of[k])
+                else:
+                    prefetch(values[k, j] + width * row_of[k])
+        for k in range(filled):
+            row, position, varying = row_of[k], position_of[k], 0
+            for j in range(number):
                 width = widths[columns[j]]
                 if width == -4:
-                    begin = int(load_4(offsets[j] + 4 * row))
-                    sources[varying, position] = values[j] + begin
-                    ends[varying, position + 1] = load_4(offsets[j] + 4 * row + 4) - begin
+                    first = int(load_4(offsets[k, j] + 4 * row))
+                    sources[varying, position] = values[k, j] + first
+                    ends[varying, position + 1] = load_4(offsets[k, j] + 4 * row + 4) - first
                     varying += 1
                 elif width == -8:
-                    begin = load_8(offsets[j] + 8 * row)
-                    sources[varying, position] = values[j] + begin
-                    ends[varying, position + 1] = load_8(offsets[j] + 8 * row + 8) - begin
+                    first = load_8(offsets[k, j] + 8 * row)
+                    sources[varying, position] = values[k, j] + first
+                    ends[varying, position + 1] = load_8(offsets[k, j] + 8 * row + 8) - first
                     varying += 1
                 else:
-                    _put_value(values[j], width, row, address[j], position)
-                if nulls[j] and not (load_1(nulls[j] + (row >> 3)) >> (row & 7)) & 1:
+                    _put_value(values[k, j], width, row, address[j], position)
+                if nulls[k, j] and not (load_1(nulls[k, j] + (row >> 3)) >> (row & 7)) & 1:
                     valid[j, position] = False
                     has_nulls[j] = True
-            row += 1
+        filled = 0
 
 
 @kernel
@@ -349,6 +402,7 @@ def copy_varying(sources: Codes, ends: Numbers, count: int, to: int) -> None:
     Sources and target have `SPILL` bytes to spare.
     """
     for i in range(count):
+        prefetch(sources[min(i + BLOCK, count - 1)])
         at, here = sources[i], to + ends[i]
         for k in range(0, ends[i + 1] - ends[i], SPILL):
             copy_16(here + k, at + k)

@@ -27,11 +27,11 @@ from semistream.kernels import in_place as kernels
 from semistream.kernels.copying import SPILL
 from semistream.kernels.in_place import PageColumns, Target, Whereabouts
 from semistream.metrics import Recorder
-from semistream.parts.columns import array_of, fixed_dtype
+from semistream.parts.columns import fixed_dtype
 from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.row_arena import column_width, varying_array
+from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.stream_buffer import Arrivals
 from semistream.relation import MappedPages, MasterTable
 from semistream.relation.storage import LocalStorage
@@ -83,6 +83,13 @@ class InPlace:
         widths = np.array([column_width(field.type) for field in stored], np.int64)
         self._page = PageColumns(widths, stored.get_field_index(shape.code_column))
         self._found = Whereabouts(*(np.zeros(tuples, np.int32) for _ in range(3)))
+        chosen = widths[self._columns].tolist()
+        self._row_widths = [0 if width < 0 else max(width, 1) for width in chosen]
+        varying = [place for place, width in enumerate(chosen) if width < 0]
+        self._varying = {place: number for number, place in enumerate(varying)}
+        self._sources = np.zeros((len(varying), rows), np.int64)
+        self._ends = np.zeros((len(varying), rows + 1), np.int32)
+        self._valid = np.ones((len(chosen), rows), np.bool_)
 
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Send out the tuples whose pages are all in memory; the others are returned."""
@@ -145,31 +152,42 @@ class InPlace:
         self, order: Rows, begins: Rows, start: int, stop: int, found: Whereabouts
     ) -> pa.RecordBatch:
         """The master's part of the result rows from `start` to before `stop`."""
-        count, widths = stop - start, self._page.widths[self._columns].tolist()
-        sizes = [count * max(width, 1) if width >= 0 else 0 for width in widths]
-        values = [np.empty(size, np.uint8) for size in sizes]
-        varying = sum(width < 0 for width in widths)
+        count = stop - start
+        # Arrow's allocator keeps memory that was given back; NumPy's asks the system each time.
+        buffers = [pa.allocate_buffer(count * width + SPILL) for width in self._row_widths]
         target = Target(
             self._columns,
-            np.array([part.ctypes.data for part in values], np.int64),
-            np.empty((varying, count), np.int64),
-            np.empty((varying, count + 1), np.int32),
-            np.ones((len(widths), count), np.bool_),
-            np.zeros(len(widths), np.bool_),
+            np.array([buffer.address for buffer in buffers], np.int64),
+            self._sources,
+            self._ends,
+            self._valid,
+            np.zeros(len(buffers), np.bool_),
         )
         index = self._mapped.index
         kernels.gather(order, begins, start, stop, index, self._page.widths, found, target)
-        arrays, number = [], 0
-        for place, field in enumerate(self._schema):
-            valid = target.valid[place] if target.has_nulls[place] else None
-            dtype = fixed_dtype(field.type)
-            if dtype is None:
-                ends, sources = target.ends[number], target.sources[number]
-                arrays.append(varying_array(field.type, ends, _varying(sources, ends), valid))
-                number += 1
-            else:
-                arrays.append(array_of(values[place].view(dtype), field.type, valid))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        columns = [
+            self._column(place, count, buffers[place], bool(target.has_nulls[place]))
+            for place in range(len(buffers))
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, place: int, count: int, values: pa.Buffer, has_nulls: bool) -> pa.Array:
+        """A column of the result from what was gathered."""
+        kind, bitmap = self._schema.field(place).type, None
+        if has_nulls:
+            valid = self._valid[place]
+            bitmap = pa.py_buffer(np.packbits(valid[:count], bitorder="little"))
+            valid[:] = True
+        if place in self._varying:
+            number = self._varying[place]
+            data = _varying(self._sources[number], self._ends[number], count)
+            dtype = np.int64 if is_large(kind) else np.int32
+            offsets = pa.py_buffer(self._ends[number, : count + 1].astype(dtype))
+            return pa.Array.from_buffers(kind, count, [bitmap, offsets, data])
+        if pa.types.is_boolean(kind):
+            bits = np.packbits(np.frombuffer(values, np.uint8, count), bitorder="little")
+            return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(bits)])
+        return pa.Array.from_buffers(kind, count, [bitmap, values])
 
 
 def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> NDArray[np.int32]:
@@ -182,11 +200,11 @@ def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> N
     return rows[skipped : skipped + stop - start]
 
 
-def _varying(sources: Rows, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
+def _varying(sources: Rows, ends: NDArray[np.int32], count: int) -> pa.Buffer:
     """The bytes of a varying column; `ends` has lengths and becomes offsets."""
-    size = kernels.add_up(ends, len(sources))
+    size = kernels.add_up(ends, count)
     if size < 0:
         raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
-    data = np.empty(size + SPILL, np.uint8)
-    kernels.copy_varying(sources, ends, len(sources), data.ctypes.data)
+    data = pa.allocate_buffer(size + SPILL)
+    kernels.copy_varying(sources, ends, count, data.address)
     return data

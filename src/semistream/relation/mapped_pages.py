@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import CHECKED, MappedIndex, note_resident
+from semistream.kernels.in_place import CHECKED, UNLIKE, MappedIndex, note_resident
 from semistream.relation.reader import PageReader
 
 __all__ = ["MappedPages"]
@@ -29,6 +29,8 @@ _SCRATCH: Final = 1 << 14
 """Pages of the operating system that it is asked about at a time."""
 _LOOK_SHARE: Final = 20
 """Looking which pages are held takes at most one part in so many of the time."""
+_MOST_PER_PAGE: Final = 200e-9
+"""Seconds that it takes at most to look for a page of the operating system."""
 _MOST_KNOWN: Final = 16
 
 
@@ -86,9 +88,11 @@ class MappedPages:
         started = time.perf_counter()
         held = note_resident(self.index, mmap.PAGESIZE, self._scratch)
         if held < 0:
-            self.index.state[:] &= CHECKED
+            self.index.state[:] &= CHECKED | UNLIKE
         self._looked_at = time.perf_counter()
-        self._look_seconds = self._looked_at - started
+        # The first time may have compiled the kernel besides.
+        most = int(self.index.length.sum()) / mmap.PAGESIZE * _MOST_PER_PAGE
+        self._look_seconds = min(self._looked_at - started, most)
         self._faults = _faults()
 
     def look_again(self, missed: bool) -> None:
