@@ -43,6 +43,8 @@ UNLIKE: Final = 4
 READY: Final = RESIDENT | CHECKED
 BLOCK: Final = 16
 """Rows whose memory is asked for together."""
+LINE: Final = 64
+"""Bytes of a cache line."""
 ELSEWHERE: Final = -1
 """Instead of a count of rows: some page of the code is not in memory."""
 
@@ -250,6 +252,46 @@ def locate(
     return -1
 
 
+class Chosen(NamedTuple):
+    """Master rows, by page and row, and their positions in the result; in the order of pages."""
+
+    pages: Numbers
+    rows: Numbers
+    positions: Numbers
+
+
+@kernel
+def choose(
+    order: Codes,
+    begins: Codes,
+    start: int,
+    stop: int,
+    page_rows: Numbers,
+    found: Whereabouts,
+    chosen: Chosen,
+) -> int:
+    """The rows of result positions `start` to before `stop`; returns how many there are.
+
+    The rows of tuple i begin at position `begins[i]`.
+    """
+    counts, first_pages, first_rows = found.counts, found.pages, found.rows
+    pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
+    written = 0
+    for at in range(len(order)):
+        i = order[at]
+        if counts[i] <= 0 or begins[i] >= stop or begins[i] + counts[i] <= start:
+            continue
+        page, row = first_pages[i], first_rows[i]
+        for position in range(begins[i] - start, begins[i] - start + counts[i]):
+            if row == page_rows[page]:
+                page, row = page + 1, 0
+            if 0 <= position < stop - start:
+                pages[written], rows[written], positions[written] = page, row, position
+                written += 1
+            row += 1
+    return written
+
+
 class Target(NamedTuple):
     """Where values go: for each column, an address; of varying ones, where each value lies.
 
@@ -262,6 +304,14 @@ class Target(NamedTuple):
     ends: Numbers
     valid: NDArray[np.bool_]
     has_nulls: NDArray[np.bool_]
+
+
+class _Buffers(NamedTuple):
+    """For each row of a block, where its page's columns begin; `nulls` is 0 if there are none."""
+
+    values: Codes
+    offsets: Codes
+    nulls: Codes
 
 
 @kernel
@@ -280,106 +330,71 @@ def _put_value(values: int, width: int, row: int, to: int, position: int) -> Non
 
 
 @kernel
-def gather(
-    order: Codes,
-    begins: Codes,
-    start: int,
-    stop: int,
-    index: MappedIndex,
-    widths: Codes,
-    found: Whereabouts,
-    target: Target,
+def _open_page(
+    message: int, places: Codes, widths: Codes, columns: Codes, buffers: _Buffers, k: int
 ) -> None:
-    """Copy found rows to their positions; the rows of tuple i begin at position `begins[i]`.
+    """Note where the columns of a page begin, for the k-th row of a block."""
+    body = message + places[2]
+    for j in range(len(columns)):
+        column = columns[j]
+        buffer = message + places[1] + PAIR * _values_buffer(widths, column)
+        buffers.values[k, j] = body + load_8(buffer)
+        buffer -= PAIR
+        if widths[column] < 0:
+            buffers.offsets[k, j] = body + load_8(buffer)
+            buffer -= PAIR
+        nulls = load_8(message + places[0] + PAIR * column + 8)
+        buffers.nulls[k, j] = body + load_8(buffer) if nulls else 0
 
-    Only positions from `start` to before `stop` are filled. Of varying columns, where the values
-    lie and how long they are is noted. Memory is asked for ahead, as in `locate`.
+
+@kernel
+def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target: Target) -> None:
+    """Copy the first `count` chosen rows to their positions.
+
+    Of varying columns, where the values lie and how long they are is noted. Memory is asked for
+    ahead, as in `locate`.
     """
-    file, offset, base, page_rows = index.file, index.offset, index.base, index.rows
-    nodes_at, buffers_at, body_at = index.places[0], index.places[1], index.places[2]
-    counts, pages, rows_of = found.counts, found.pages, found.rows
+    file, offset, base, places = index.file, index.offset, index.base, index.places
+    pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
     columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
     valid, has_nulls = target.valid, target.has_nulls
-    number = len(columns)
-    buffer_of = np.zeros(number, np.int64)
-    for j in range(number):
-        buffer_of[j] = PAIR * _values_buffer(widths, columns[j])
-    values = np.zeros((BLOCK, number), np.int64)
-    offsets = np.zeros((BLOCK, number), np.int64)
-    nulls = np.zeros((BLOCK, number), np.int64)
-    page_of, row_of = np.zeros(BLOCK, np.int64), np.zeros(BLOCK, np.int64)
-    position_of = np.zeros(BLOCK, np.int64)
-    at, done, filled, asked = 0, 0, 0, -1
-    while at < len(order) or filled:
-        if at < len(order):
-            # The next rows, and the lists of their pages' buffers.
-            i = order[at]
-            count = counts[i]
-            if count > 0 and begins[i] < stop and begins[i] + count > start:
-                if done == 0:
-                    page, row = int(pages[i]), int(rows_of[i])
-                if row == page_rows[page]:
-                    page, row = page + 1, 0
-                position = begins[i] + done - start
-                if 0 <= position < stop - start:
-                    page_of[filled], row_of[filled], position_of[filled] = page, row, position
-                    if asked != page:
-                        asked = page
-                        message = base[file[page]] + offset[page]
-                        for line in range(0, body_at - buffers_at, 64):
-                            prefetch(message + buffers_at + line)
-                    filled += 1
-                row, done = row + 1, done + 1
-                if done < count:
-                    if filled < BLOCK:
-                        continue
-                else:
-                    at, done = at + 1, 0
-            else:
-                at += 1
-            if filled < BLOCK and at < len(order):
-                continue
-        for k in range(filled):
-            if k and page_of[k] == page_of[k - 1]:
+    shape = (BLOCK, len(columns))
+    buffers = _Buffers(
+        np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    )
+    values, offsets, nulls = buffers.values, buffers.offsets, buffers.nulls
+    for begin in range(0, count, BLOCK):
+        size = min(BLOCK, count - begin)
+        for k in range(size):
+            page = pages[begin + k]
+            if k == 0 or page != pages[begin + k - 1]:
+                message = base[file[page]] + offset[page]
+                for at in range(places[1], places[2], LINE):
+                    prefetch(message + at)
+        for k in range(size):
+            page, row = pages[begin + k], int(rows[begin + k])
+            if k and page == pages[begin + k - 1]:
                 values[k], offsets[k], nulls[k] = values[k - 1], offsets[k - 1], nulls[k - 1]
             else:
-                message = base[file[page_of[k]]] + offset[page_of[k]]
-                list_at, body = message + buffers_at, message + body_at
-                for j in range(number):
-                    buffer = list_at + buffer_of[j]
-                    values[k, j] = body + load_8(buffer)
-                    first = buffer - PAIR
-                    if widths[columns[j]] < 0:
-                        offsets[k, j] = body + load_8(first)
-                        first -= PAIR
-                    has = load_8(message + nodes_at + PAIR * columns[j] + 8)
-                    nulls[k, j] = body + load_8(first) if has else 0
-            for j in range(number):
+                _open_page(base[file[page]] + offset[page], places, widths, columns, buffers, k)
+            for j in range(len(columns)):
+                width = widths[columns[j]]
+                prefetch(offsets[k, j] - width * row if width < 0 else values[k, j] + width * row)
+        for k in range(size):
+            row, to, varying = int(rows[begin + k]), int(positions[begin + k]), 0
+            for j in range(len(columns)):
                 width = widths[columns[j]]
                 if width < 0:
-                    prefetch(offsets[k, j] - width * row_of[k])
-                else:
-                    prefetch(values[k, j] + width * row_of[k])
-        for k in range(filled):
-            row, position, varying = row_of[k], position_of[k], 0
-            for j in range(number):
-                width = widths[columns[j]]
-                if width == -4:
-                    first = int(load_4(offsets[k, j] + 4 * row))
-                    sources[varying, position] = values[k, j] + first
-                    ends[varying, position + 1] = load_4(offsets[k, j] + 4 * row + 4) - first
-                    varying += 1
-                elif width == -8:
-                    first = load_8(offsets[k, j] + 8 * row)
-                    sources[varying, position] = values[k, j] + first
-                    ends[varying, position + 1] = load_8(offsets[k, j] + 8 * row + 8) - first
+                    at = offsets[k, j] - width * row
+                    first = int(load_4(at)) if width == -4 else load_8(at)
+                    last = int(load_4(at + 4)) if width == -4 else load_8(at + 8)
+                    sources[varying, to], ends[varying, to + 1] = values[k, j] + first, last - first
                     varying += 1
                 else:
-                    _put_value(values[k, j], width, row, address[j], position)
+                    _put_value(values[k, j], width, row, address[j], to)
                 if nulls[k, j] and not (load_1(nulls[k, j] + (row >> 3)) >> (row & 7)) & 1:
-                    valid[j, position] = False
+                    valid[j, to] = False
                     has_nulls[j] = True
-        filled = 0
 
 
 @kernel

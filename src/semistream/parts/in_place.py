@@ -25,7 +25,7 @@ from semistream.budget import Grant
 from semistream.errors import BudgetError
 from semistream.kernels import in_place as kernels
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import PageColumns, Target, Whereabouts
+from semistream.kernels.in_place import Chosen, PageColumns, Target, Whereabouts
 from semistream.metrics import Recorder
 from semistream.parts.columns import fixed_dtype
 from semistream.parts.frame_finder import searchable
@@ -41,7 +41,8 @@ Rows = NDArray[np.int64]
 _BYTES_PER_TUPLE = 48
 """Its place in the order and where its rows begin, twice each; whereabouts; marks."""
 _BYTES_PER_VARYING = 8 + 4
-_BYTES_PER_ROW = 4
+_BYTES_PER_ROW = 12 + 4
+"""Where it is and goes, and its tuple."""
 
 
 def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
@@ -90,6 +91,7 @@ class InPlace:
         self._sources = np.zeros((len(varying), rows), np.int64)
         self._ends = np.zeros((len(varying), rows + 1), np.int32)
         self._valid = np.ones((len(chosen), rows), np.bool_)
+        self._chosen = Chosen(*(np.zeros(rows, np.int32) for _ in range(3)))
 
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Send out the tuples whose pages are all in memory; the others are returned."""
@@ -163,8 +165,9 @@ class InPlace:
             self._valid,
             np.zeros(len(buffers), np.bool_),
         )
-        index = self._mapped.index
-        kernels.gather(order, begins, start, stop, index, self._page.widths, found, target)
+        index, chosen = self._mapped.index, self._chosen
+        chosen_rows = kernels.choose(order, begins, start, stop, index.rows, found, chosen)
+        kernels.gather(chosen, chosen_rows, index, self._page.widths, target)
         columns = [
             self._column(place, count, buffers[place], bool(target.has_nulls[place]))
             for place in range(len(buffers))
