@@ -50,7 +50,9 @@ def engine(
         algorithm: one of `ALGORITHMS`, or "auto": then the cost model chooses it and its sizes
             when the first batch shows the stream, and `Engine.plan` says why.
         columns: the master's columns to add, by default all but its key.
-        io: "buffered", or "direct" to pass by the page cache of a local disk.
+        io: "buffered" to search pages that the operating system holds where they lie, and to read
+            the others through its cache; "unmapped" to copy all of them, for filesystems on which
+            mapping files into memory is not safe; "direct" to bypass the cache of a local disk.
         retune: whether to choose again when the stream has changed; `Retuning` says when, and for
             which arrival rate.
         use_filter: the master's membership filter, if it has one, is used when it fits the
@@ -79,7 +81,7 @@ def engine(
             **options,
         )
     check_engine(master, on, how, algorithm, io, use_filter, options)
-    size, sizer = parse_memory(memory), Sizer(master, use_filter)
+    size, sizer = parse_memory(memory), Sizer(master, io, use_filter)
     planner: Planner
     retuner: RetuningPlanner | None = None
     if retune:

@@ -63,6 +63,10 @@ class Counters(Generic[Number]):
     """Master rows, or INLJ's stream tuples, that were looked for among the others."""
     hash_probes: Number = _counter("hash_probe")
     """Those of `probes` that were hashed one by one: where R is not read in key order."""
+    in_place_probes: Number = _counter("in_place_probe")
+    """Stream tuples whose rows were looked up in pages that were in memory."""
+    in_place_rows: Number = _counter()
+    """Master rows that were found so."""
     front_probes: Number = _counter("front_probe")
     """Stream tuples that were looked up in the front stage."""
     front_chunks: Number = _counter("front_chunk")

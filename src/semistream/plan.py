@@ -76,6 +76,7 @@ class JoinPlan:
     recent_codes: int = 0
     look_ups: int = 0
     found_bytes: int = 0
+    in_place_rows: int = 0
     parts: dict[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """With these options an engine of this algorithm and memory has these sizes."""
@@ -109,6 +110,8 @@ class JoinPlan:
             sizes.append(f"{self.chunk_tuples:,} tuples per iteration")
         if self.pinned_partitions:
             sizes.append(f"{self.pinned_partitions} pinned partitions")
+        if self.in_place_rows:
+            sizes.append("pages in memory searched in place")
         if self.front_rows:
             sizes.append(f"front stage for {self.front_rows:,} master rows")
         return sizes

@@ -25,6 +25,7 @@ from semistream.parts.admission import (
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
+from semistream.parts.in_place import InPlace
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
 from semistream.parts.look_ups import LookUps
@@ -32,13 +33,14 @@ from semistream.parts.output import Output
 from semistream.parts.rebalancer import Rebalancer, SlotOwner
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
+from semistream.parts.stage import Stage
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
 from semistream.parts.stream_table import StreamTable
 from semistream.parts.timed_stream import TimedStream
 from semistream.parts.tuple_store import TupleLayout
 from semistream.parts.waiting import Prober, WaitingTuples
 from semistream.plan import JoinPlan
-from semistream.relation import MasterTable, MembershipFilter
+from semistream.relation import MappedPages, MasterTable, MembershipFilter
 
 FRONT_SHARE = 0.15
 """What the 2017 paper found best for the front stage (its §5.4)."""
@@ -98,8 +100,13 @@ class Assembly:
             grant = budget.grant("disk buffer")
             sizes = plan.partition_pages, plan.look_ups, plan.found_bytes
             self.look_ups = LookUps(master, shape, *sizes, io, grant, recorder)
-        self.front = self._front_stage(self.buffer) if plan.front_rows else None
-        self.stream: TupleSource = self.front or self.buffer
+        self.front = self._front_stage() if plan.front_rows else None
+        self.stream: TupleSource = self.buffer
+        if self.front is not None:
+            self.stream = Stage(self.stream, self.front)
+        self._mapped = MappedPages.of(self.disk.reader) if plan.in_place_rows else None
+        if self._mapped is not None:
+            self.stream = Stage(self.stream, self._in_place(self._mapped))
 
     def restart(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Use the same parts for another stream of the same schema; nothing waits in them."""
@@ -110,6 +117,8 @@ class Assembly:
 
     def close(self) -> None:
         """Close the files."""
+        if self._mapped is not None:
+            self._mapped.close()
         self.disk.close()
         if self.look_ups is not None:
             self.look_ups.close()
@@ -175,7 +184,21 @@ class Assembly:
             elastic=elastic,
         )
 
-    def _front_stage(self, buffer: StreamBuffer | TimedStream) -> FrontStage:
+    def _in_place(self, mapped: MappedPages) -> InPlace:
+        grant = self.budget.grant("in place")
+        grant.take(self.master.page_count)
+        return InPlace(
+            mapped,
+            self.master.stored_schema,
+            self.shape,
+            self.output,
+            self.recorder,
+            self.plan.stream_chunk_rows,
+            self.plan.in_place_rows,
+            grant,
+        )
+
+    def _front_stage(self) -> FrontStage:
         kept = KeptRows(
             self.shape.kept_schema(self.master.stored_schema),
             self.plan.front_rows,
@@ -185,7 +208,6 @@ class Assembly:
         )
         average_row = kept.heap.limit / kept.capacity
         return FrontStage(
-            buffer,
             kept,
             self._rule(average_row),
             self.shape,

@@ -384,7 +384,7 @@ def fixed_engine(
     check_engine(master, on, how, algorithm, io, use_filter, options)
     return Engine(
         master,
-        OneAlgorithm(algorithm, options, Sizer(master, use_filter)),
+        OneAlgorithm(algorithm, options, Sizer(master, io, use_filter)),
         on=on,
         memory=parse_memory(memory),
         how=how,

@@ -46,9 +46,11 @@ class OptimisedXHybridJoin:
         pinned_front=True,
     )
 
-    def __init__(self, front: FrontStage, waiting: WaitingTuples, disk: DiskBuffer) -> None:
-        """From its parts."""
-        self.stream: TupleSource = front
+    def __init__(
+        self, stream: TupleSource, front: FrontStage, waiting: WaitingTuples, disk: DiskBuffer
+    ) -> None:
+        """From its parts; `stream` gives the tuples that the front stage does not answer."""
+        self.stream = stream
         self.front = front
         self.waiting = waiting
         self.disk = disk
@@ -60,7 +62,7 @@ class OptimisedXHybridJoin:
         assert front is not None
         for number in range(assembly.plan.pinned_partitions):
             front.pin(assembly.disk.read(number))
-        return cls(front, assembly.waiting(), assembly.disk)
+        return cls(assembly.stream, front, assembly.waiting(), assembly.disk)
 
     def step(self) -> Iterator[pa.RecordBatch]:
         """One iteration of the outer loop; the numbers are the paper's lines."""

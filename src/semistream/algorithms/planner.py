@@ -73,6 +73,7 @@ class Sizer:
     """From an algorithm and its options to the sizes of a plan."""
 
     master: MasterTable
+    io: str
     use_filter: bool | None
     """True to insist on the master's membership filter, None to use it if it fits."""
 
@@ -83,7 +84,7 @@ class Sizer:
             # Whose turn it is depends on the time: one tuple is looked up, then time passes.
             options = {**options, "look_ups": 0}
         shape, first = occasion.shape, occasion.first
-        sizing = Sizing(needs, self.master, shape, first, self.use_filter)
+        sizing = Sizing(needs, self.master, shape, first, self.use_filter, self.io)
         return sizing.plan(occasion.memory, options)
 
 

@@ -18,6 +18,7 @@ from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_tab
 from semistream.parts.admission import TinyLfuRule
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.frame_finder import searchable
+from semistream.parts.in_place import can_be_in_place, in_place_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import front_stage_bytes, kept_bytes
 from semistream.parts.look_up_set import most_rows
@@ -84,6 +85,7 @@ class Sizing:
         shape: JoinShape,
         sample: pa.RecordBatch,
         use_filter: bool | None = None,
+        io: str = "unmapped",
     ) -> None:
         """`sample` is the first stream batch: it tells how wide varying columns are.
 
@@ -94,11 +96,13 @@ class Sizing:
         self._filter_bytes = 0 if use_filter is False else master.filter_bytes
         self._without_filter: Sizing | None = None
         if use_filter is None and self._filter_bytes:
-            self._without_filter = Sizing(needs, master, shape, sample, use_filter=False)
+            self._without_filter = Sizing(needs, master, shape, sample, False, io)
         self._master = master
         self._layout = TupleLayout(shape)
         plain = shape.plain(sample)
+        self._shape = shape
         self._many = needs.look_ups and searchable(master, shape.code_column)
+        self._in_place = io == "buffered" and can_be_in_place(master, shape)
         self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
@@ -179,11 +183,14 @@ class Sizing:
         return low
 
     def _generous(self, memory: int) -> JoinPlan:
-        fragment = max(self._least_fragment, memory // 32)
+        # Pages in memory are searched for a whole chunk, whose results are made at once.
+        fragment = max(self._least_fragment, memory // (8 if self._in_place else 32))
         pages = self._looked_up_pages(memory)
         if not self._look_ups(memory, pages):
             pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
         chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
+        if self._in_place:
+            chunk_rows = max(_FEWEST_CHUNK_ROWS, min(fragment // self._output_row, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
         frames = max(2, min(affordable, self._needs.most_frames))
         return self._draft(pages, fragment, chunk_rows, frames)
@@ -216,7 +223,18 @@ class Sizing:
     def _draft(self, pages: int, fragment: int, chunk_rows: int, frames: int = 2) -> JoinPlan:
         pairs = max(16, min(65536, fragment // self._output_row))
         return JoinPlan(
-            self._needs.algorithm, 0, pages, 0, 0, 0, 0, fragment, pairs, chunk_rows, frames
+            self._needs.algorithm,
+            0,
+            pages,
+            0,
+            0,
+            0,
+            0,
+            fragment,
+            pairs,
+            chunk_rows,
+            frames,
+            in_place_rows=pairs if self._in_place else 0,
         )
 
     def _sized(self, memory: int, options: Mapping[str, Any], draft: JoinPlan) -> JoinPlan:
@@ -369,6 +387,11 @@ class Sizing:
             if plan.recent_codes:
                 codes = plan.recent_codes + plan.stream_chunk_rows
                 parts["recent keys"] = codes * BYTES_PER_CODE
+            parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
+        if plan.in_place_rows:
+            sizes = plan.stream_chunk_rows, plan.in_place_rows
+            parts["in place"] = in_place_bytes(self._shape, self._master.stored_schema, *sizes)
+            parts["in place"] += self._master.page_count
             parts["stream buffer"] += plan.stream_chunk_rows * self._tuple_row
         if self._filter_bytes:
             # Tuples that pass and those that do not are copied apart.

@@ -95,8 +95,7 @@ class TimedDriver:
         return None
 
     def _held(self) -> int:
-        front = self._assembly.front
-        return 0 if front is None else front.held
+        return self._assembly.stream.held
 
     def _check_conserved(self) -> None:
         recorder = self._recorder

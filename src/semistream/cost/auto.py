@@ -61,7 +61,7 @@ class AutoPlanner:
         model = CostModel(self.master, shape, first, skew, known.factors, self.io, use_filter)
         tuner = Tuner(model, self.options)
         basis = (f"skew: {told}", f"cost factors: {known.source}")
-        fits = in_memory(self.master, shape, first, memory, use_filter)
+        fits = in_memory(self.master, shape, first, memory, use_filter, self.io)
         if fits is not None and not self.options:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
@@ -90,9 +90,10 @@ def in_memory(
     sample: pa.RecordBatch,
     memory: int,
     use_filter: bool | None = None,
+    io: str = "buffered",
 ) -> dict[str, int] | None:
     """The options by which all of R is kept in memory, if it fits."""
     options = {"pinned_partitions": max(master.page_count, 1)}
-    sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter)
+    sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter, io)
     plan = sizing.plan_or_none(memory, options)
     return None if plan is None else options

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from semistream.algorithms import fixed_engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
-from semistream.cost.read_costs import ReadCost, read_costs
+from semistream.cost.read_costs import ReadCost, copying, read_costs
 from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
 from semistream.relation import MasterTable
@@ -80,6 +80,8 @@ _RUNS: tuple[Run, ...] = (
     ("cinlj", "given", 1.0, 6_000, 2, {}),
 )
 """Algorithm, layout, exponent, tuples, memory in MB, and sizes."""
+_IN_PLACE: Run = ("hybridjoin", "key", 0.5, 300_000, 4, {})
+"""With the pages in memory."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def calibration_of(
 
 def timed_joins(masters: dict[str, MasterTable], io: str) -> list[Metrics]:
     """One round of the joins that factors are found from."""
-    return [_measured(masters, run, io) for run in _RUNS]
+    measured = [_measured(masters, run, copying(io)) for run in _RUNS]
+    return measured + ([_measured(masters, _IN_PLACE, io)] if io != copying(io) else [])
 
 
 def calibration_masters(folder: Path) -> dict[str, MasterTable]:

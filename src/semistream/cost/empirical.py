@@ -16,6 +16,7 @@ import pyarrow as pa
 from semistream.algorithms import Engine, fixed_engine
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.pricing import priced_seconds
+from semistream.cost.read_costs import copying
 from semistream.cost.tuner import Tuner
 from semistream.metrics import Metrics
 from semistream.relation import Frame, MasterTable
@@ -101,6 +102,7 @@ def _run(
     shape, master = tuner.model.shape, tuner.model.master
     on = dict(zip(shape.stream_key, master.key, strict=True))
     options = dict(prediction.options)
+    io = copying(io)
     some = fixed_engine(master, algorithm=algorithm, on=on, memory=memory, io=io, **options)
     counted, measured = steady_run(some, batches, _WARM)
     priced = 1 / priced_seconds(counted, tuner.model.factors)

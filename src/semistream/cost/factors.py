@@ -45,6 +45,8 @@ class CostFactors:
     """Per master row, or INLJ's stream tuple, that is looked for among the others."""
     hash_probe: float = 0.0
     """On top of it, per master row that is hashed: where R is not read in key order."""
+    in_place_probe: float = 0.0
+    """Per stream tuple that is looked up in pages in memory, with the copy of its rows."""
     front_probe: float = 0.0
     """Per stream tuple that the front stage looks up."""
     front_chunk: float = 0.0

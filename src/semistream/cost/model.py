@@ -67,13 +67,14 @@ class CostModel:
         self.skew = skew
         self.factors = factors
         self.popularity = Popularity(master, skew)
+        self._io = io
         self._direct = io == "direct"
         self._use_filter = use_filter
 
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
         needs = needs_of(algorithm)
-        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter)
+        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter, self._io)
 
     def planned(
         self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None

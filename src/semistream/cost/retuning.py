@@ -184,7 +184,7 @@ class RetuningPlanner:
                     return [cheapest], tuner
             except RateError:
                 pass  # Then as fast as the memory allows.
-        fits = in_memory(self._master, shape, first, memory, use_filter)
+        fits = in_memory(self._master, shape, first, memory, use_filter, self._io)
         if fits is not None and self._may_keep_all:
             return [model.planned(IN_MEMORY, memory, fits)], tuner
         return tuner.choose(memory, names), tuner

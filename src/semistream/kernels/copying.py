@@ -61,8 +61,24 @@ def _filler(bits: int) -> Callable[[int, int], None]:
     return cast("Callable[[int, int], None]", intrinsic(fill))
 
 
+def _prefetch(typing_context: Any, at: Any) -> Any:
+    """Ask for the cache line at an address, which need not be valid, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        address = builder.inttoptr(arguments[0], pointer)
+        # To read, into all caches, as data.
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
 copy_1, copy_2, copy_4, copy_8 = _copier(8), _copier(16), _copier(32), _copier(64)
 copy_16 = _copier(128)
 load_1, load_2 = _loader(8, types.uint8), _loader(16, types.uint16)
 load_4, load_8 = _loader(32, types.int32), _loader(64, types.int64)
 fill_1, fill_4 = _filler(8), _filler(32)
+prefetch = cast("Callable[[int], None]", intrinsic(_prefetch))

@@ -83,7 +83,7 @@ class DiskBuffer:
         self._pages = master.pages
         self._per_partition = partition_pages
         self._recorder = recorder
-        self._reader = master.reader(io)
+        self.reader = master.reader(io)
         self._locator = master.locator(io)
         self._bytes_counted = self._index_pages_counted = 0
         self._read_until = -1
@@ -101,7 +101,7 @@ class DiskBuffer:
     def close(self) -> None:
         """Close the files, after the read that may be under way."""
         self._thread.shutdown()
-        self._reader.close()
+        self.reader.close()
         if self._locator is not None:
             self._locator.close()
 
@@ -145,21 +145,21 @@ class DiskBuffer:
 
     def read_ahead(self, number: int) -> None:
         """Begin to read the partition that will certainly be read next, in the background."""
-        if self._ahead is None and self._reader.waits and number >= len(self.pinned):
+        if self._ahead is None and self.reader.waits and number >= len(self.pinned):
             frame, (first, count) = next(self._frames), self._page_range(number)
-            future = self._thread.submit(self._reader.fetch, first, count, frame)
+            future = self._thread.submit(self.reader.fetch, first, count, frame)
             self._ahead = number, frame, future
 
     def _read(self, number: int, copy: bool = False) -> Partition:
         first, count = self._page_range(number)
-        pages = self._reader.decode(first, count, self._fetched(number))
+        pages = self.reader.decode(first, count, self._fetched(number))
         recorder = self._recorder
         recorder.partitions_read += 1
         recorder.sequential_reads += first == self._read_until
         self._read_until = first + count
         recorder.pages_read += count
-        recorder.bytes_read += self._reader.bytes_read - self._bytes_counted
-        self._bytes_counted = self._reader.bytes_read
+        recorder.bytes_read += self.reader.bytes_read - self._bytes_counted
+        self._bytes_counted = self.reader.bytes_read
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
         if count == 1 and (copy or self._per_partition > 1):
             batch = batch.take(pa.array(np.arange(batch.num_rows)))
@@ -187,7 +187,7 @@ class DiskBuffer:
             if ahead == number:
                 return frame
         frame, (first, count) = next(self._frames), self._page_range(number)
-        self._reader.fetch(first, count, frame)
+        self.reader.fetch(first, count, frame)
         return frame
 
     def _mark_whole(self, partition: Partition, first: int, stop: int) -> None:

@@ -9,13 +9,12 @@ behind. The disk phase of that algorithm tells which keys are frequent.
                         (SB_2)▼ └── frequent keys, from the partitions it reads
                             algorithm
 
-It stands where the algorithm expects its stream buffer and reads like one, so that any
-algorithm can have it.
+It is a stage before the algorithm, and any algorithm can have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 
 import numpy as np
@@ -33,19 +32,16 @@ from semistream.parts.look_up_set import LookUpSet
 from semistream.parts.output import Output
 from semistream.parts.rebalancer import Rebalancer
 from semistream.parts.row_arena import Chosen, LaidOut
-from semistream.parts.stream_buffer import Arrivals, StreamBuffer
-from semistream.parts.timed_stream import TimedStream
+from semistream.parts.stream_buffer import Arrivals
 
 _CANDIDATES = 1024
-_ANY = 1 << 62
 
 
 class FrontStage:
-    """Reads like a stream buffer, but gives only what it does not answer itself."""
+    """Answers stream tuples from the rows it keeps, and learns which rows to keep."""
 
     def __init__(
         self,
-        stream: StreamBuffer | TimedStream,
         kept: KeptRows,
         rule: AdmissionRule,
         shape: JoinShape,
@@ -58,7 +54,6 @@ class FrontStage:
         self._average_row = average_row
         self.kept = kept
         self.rule = rule
-        self._stream = stream
         self._shape = shape
         self._output = output
         self._recorder = recorder
@@ -72,47 +67,6 @@ class FrontStage:
         self._looked_up = self._looked_up_before = self._looked_up_at_tick = 0
         self._hits_before = recorder.front_hits
         self.rebalancer: Rebalancer | None = None
-        self._misses = stream.nothing
-        self._misses_at = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether the stream has ended and every miss was given."""
-        return self._stream.ended and self._misses_at == len(self._misses.codes)
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing has arrived for now."""
-        return self._stream.paused and self._misses_at == len(self._misses.codes)
-
-    @property
-    def held(self) -> int:
-        """Misses that are not yet given (SB_2)."""
-        return len(self._misses.codes) - self._misses_at
-
-    def read(self, limit: int) -> Iterator[Arrivals]:
-        """At most `limit` tuples that are not answered here, until the stream pauses or ends.
-
-        Empty arrivals come in between: with them hits leave the output.
-        """
-        while limit > 0:
-            if self._misses_at == len(self._misses.codes):
-                arrivals = next(self._stream.read(_ANY), None)
-                if arrivals is None:
-                    return
-                yield from self._answer(arrivals)
-            given = self._misses.between(self._misses_at, self._misses_at + limit)
-            self._misses_at += len(given.codes)
-            limit -= len(given.codes)
-            yield given
-
-    def put_back(self, count: int) -> None:
-        """The last `count` tuples of the last read had no room after all."""
-        self._misses_at -= count
-
-    def resume(self) -> None:
-        """Nothing waits any more: ask again after a pause."""
-        self._stream.resume()
 
     def restart(self) -> None:
         """Another stream begins: what is kept stays, the counters start from nothing."""
@@ -168,17 +122,14 @@ class FrontStage:
         """Assert the invariants of the kept rows."""
         self.kept.check()
 
-    def _answer(self, arrivals: Arrivals) -> Iterator[Arrivals]:
-        """Stage the hits among the arrivals; the misses are to be given.
-
-        Yields empty arrivals, a fragment of hits apart: `Output.arrived` sends hits with them.
-        """
+    def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
+        """Stage the hits among the arrivals; the misses are returned."""
         self.rule.arrived(arrivals.codes)
         output, count = self._output, len(arrivals.codes)
-        pairs, nothing = output.pairs, self._stream.nothing
+        pairs, nothing = output.pairs, arrivals.between(0, 0).keyed()
         missed = np.ones(count, np.bool_)
         cursor = np.zeros(1, np.int64)
-        yield nothing._replace(keyless=arrivals.keyless, widest=arrivals.widest)
+        yield nothing._replace(keyless=arrivals.keyless)
         while cursor[0] < count:
             found = self.kept.probe(arrivals.codes, cursor, missed, pairs)
             if not self._shape.codec.exact:
@@ -193,8 +144,7 @@ class FrontStage:
         self._recorder.front_hits += hits
         self._recorder.joined += hits
         self._recorder.processing.add(0.0, hits)
-        self._misses = arrivals.only(missed) if hits else arrivals.keyed()
-        self._misses_at = 0
+        return arrivals.only(missed) if hits else arrivals.keyed()
 
     def _join(
         self,

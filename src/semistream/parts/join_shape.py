@@ -106,6 +106,11 @@ class JoinShape:
             names = self.read_columns
         return pa.schema([stored.field(name) for name in names])
 
+    @property
+    def matched_columns(self) -> list[str]:
+        """The master's columns that a pair needs: the payload, and a hashed key to compare."""
+        return list(dict.fromkeys([*self.payload, *self._verified]))
+
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """A stream batch must have the first one's schema."""
         if not batch.schema.equals(self.stream_schema):

@@ -341,11 +341,12 @@ def column_width(kind: pa.DataType) -> int:
     """The width of a column as `kernels.rows.FIELD` has it."""
     dtype = fixed_dtype(kind)
     if dtype is None:
-        return -8 if _is_large(kind) else -4
+        return -8 if is_large(kind) else -4
     return 0 if dtype == np.bool_ else dtype.itemsize
 
 
-def _is_large(kind: pa.DataType) -> bool:
+def is_large(kind: pa.DataType) -> bool:
+    """Whether a varying column has offsets of eight bytes."""
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
@@ -356,7 +357,7 @@ def varying_array(
     valid: NDArray[np.bool_] | None,
 ) -> pa.Array:
     """A column of varying size from its offsets and bytes, which it takes over."""
-    wide = offsets.astype(np.int64) if _is_large(kind) else offsets
+    wide = offsets.astype(np.int64) if is_large(kind) else offsets
     bitmap = None
     if valid is not None:
         bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -62,6 +62,9 @@ class TupleSource(Protocol):
     then gives an item, which has no tuples when all of them were hits.
     """
 
+    nothing: Arrivals
+    """No tuples."""
+
     @property
     def ended(self) -> bool:
         """Whether no tuple will come any more."""
@@ -69,6 +72,10 @@ class TupleSource(Protocol):
     @property
     def paused(self) -> bool:
         """Whether no tuple has arrived for now."""
+
+    @property
+    def held(self) -> int:
+        """Tuples that stages have read and not yet given."""
 
     def read(self, limit: int) -> Iterator[Arrivals]:
         """At most `limit` tuples with a key, in items that may be empty.
@@ -136,6 +143,11 @@ class StreamBuffer:
                 self._recorder.waiting.add(self._waited, count)
                 self._recorder.stream_reads += count
             yield arrivals
+
+    @property
+    def held(self) -> int:
+        """It is no stage."""
+        return 0
 
     def put_back(self, count: int) -> None:
         """The last `count` tuples of the last read had no room after all. O(1)."""

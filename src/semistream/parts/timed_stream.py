@@ -147,6 +147,11 @@ class TimedStream:
         return self._buffer.ended
 
     @property
+    def held(self) -> int:
+        """It is no stage."""
+        return 0
+
+    @property
     def paused(self) -> bool:
         """Whether no tuple has arrived for now."""
         return self._buffer.paused

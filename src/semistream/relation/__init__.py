@@ -12,6 +12,7 @@ The other modules write, index and read pages (`page_file`, `page_index`, `reade
 """
 
 from semistream.relation.locator import Locator
+from semistream.relation.mapped_pages import MappedPages
 from semistream.relation.master_table import MasterTable
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
@@ -23,6 +24,7 @@ __all__ = [
     "IO_MODES",
     "Frame",
     "Locator",
+    "MappedPages",
     "MasterTable",
     "MembershipFilter",
     "PageIndex",

@@ -24,8 +24,9 @@ from semistream.relation.storage import PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
-IO_MODES: Final = ("buffered", "direct")
-"""Read through the operating system's page cache, or bypass it (O_DIRECT)."""
+IO_MODES: Final = ("buffered", "unmapped", "direct")
+"""Through the operating system's page cache, in place where it holds a page; the same, but always
+copied; past the cache (O_DIRECT)."""
 
 _MOST_OPEN = 128
 _MEND = "Restore the file from a copy, or build the master again."
@@ -118,11 +119,11 @@ class PageReader:
             for page in range(begin, end):
                 message = buffer.slice(offset.item(page) - base, length.item(page))
                 if xxhash.xxh3_64_intdigest(message) != checksum.item(page):
-                    raise self._corrupt(page, "its checksum is not the one that was written")
+                    raise self.corrupt(page, "its checksum is not the one that was written")
                 try:
                     batches.append(decode(message, schema))
                 except (OSError, pa.ArrowException) as error:
-                    raise self._corrupt(page, f"it cannot be decoded ({error})") from error
+                    raise self.corrupt(page, f"it cannot be decoded ({error})") from error
             place += self._size(begin, end)
         return batches
 
@@ -164,7 +165,7 @@ class PageReader:
         begin = base + self.index.offset.item(page)
         message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
-            raise self._corrupt(page, "its checksum is not the one that was written")
+            raise self.corrupt(page, "its checksum is not the one that was written")
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
@@ -202,13 +203,18 @@ class PageReader:
                 got = source.read_into(frame.view[place + at : place + size], base + at)
             except OSError as error:
                 page = self._page_at(base + filled, first, stop)
-                raise self._corrupt(page, f"reading it failed ({error})") from error
+                raise self.corrupt(page, f"reading it failed ({error})") from error
             if at + got <= filled:
                 page = self._page_at(base + filled, first, stop)
-                raise self._corrupt(page, f"the file ends at byte {base + filled}")
+                raise self.corrupt(page, f"the file ends at byte {base + filled}")
             self.bytes_read += at + got - filled
             filled = at + got
         return size
+
+    @property
+    def descriptors(self) -> dict[int, int]:
+        """The operating system's numbers of the files that stay open, by file number."""
+        return {n: int(fd) for n, fd in enumerate(self._descriptors) if fd >= 0}
 
     def _open_descriptors(self) -> NDArray[np.int64]:
         """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
@@ -237,7 +243,8 @@ class PageReader:
         ends = self.index.offset[first:stop] + self.index.length[first:stop]
         return first + int(np.searchsorted(ends, position, side="right"))
 
-    def _corrupt(self, page: int, reason: str) -> CorruptPageError:
+    def corrupt(self, page: int, reason: str) -> CorruptPageError:
+        """What is raised for a broken page."""
         file = self.files.shown(self.index.file.item(page))
         place = self.index.offset.item(page)
         return CorruptPageError(

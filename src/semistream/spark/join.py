@@ -78,7 +78,7 @@ def join(
             a task starts. With "latest", tasks of one batch, or a batch and its replay, may see
             different versions. A version that lacks one of the columns, or has it with another
             type, stops the query.
-        io: "buffered", or "direct" to bypass the page cache of a local disk.
+        io: "buffered", "unmapped" or "direct", as in `engine`.
         shuffle: for a master in shards, whether Spark divides the stream to match. If so, each
             task joins with one shard, and the tuples of hot keys are spread over all tasks; if
             not, each task joins with all shards. By default it does if the master is larger than
