@@ -22,13 +22,15 @@ RUNS: Final = {
         ("key", "least"),
         ("key", "roomy"),
         ("key", "few slots"),
+        ("key", "in place"),
         ("given", "least"),
         ("given", "few slots"),
     ],
-    "inner": [("key", "few slots"), ("given", "roomy")],
+    "inner": [("key", "few slots"), ("key", "in place"), ("given", "roomy")],
 }
 """Layouts and sizes at which a case is run. A left join shows all that an inner one does, and
-what is lost besides; the inner one need only leave that out."""
+what is lost besides; the inner one need only leave that out. "In place" is with pages in memory
+searched where they lie; otherwise all pages are read."""
 
 
 def having(*options: str) -> list[str]:
@@ -66,6 +68,7 @@ class Contract:
 
     def engine(self, master: ss.MasterTable, **arguments: Any) -> ss.Engine:
         defaults: dict[str, Any] = {"on": list(master.key), "how": "left", "memory": "512KB"}
+        defaults["io"] = "unmapped"
         return ss.engine(
             master, algorithm=self.algorithm, **({"clock": ManualClock()} | defaults | arguments)
         )
@@ -153,4 +156,6 @@ class Contract:
             return {**wanted, "memory": self.least(master, stream, **wanted)}
         if size == "few slots":
             return {**wanted, **self.few_slots(master, 3)}
+        if size == "in place":
+            return {"io": "buffered", **wanted}
         return {**self.options(look_ups=3), **wanted}

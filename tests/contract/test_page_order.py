@@ -49,6 +49,7 @@ def pages_read(
     engine = ss.engine(
         master,
         algorithm=algorithm,
+        io="unmapped",
         on="id",
         how="left",
         memory="1MB",

@@ -199,6 +199,7 @@ def measured(setting: Setting, master: ss.MasterTable) -> Costs:
         how="left",
         memory=_bytes_of(master) * setting.percent // 100,
         algorithm=setting.algorithm,
+        io="unmapped",
         clock=ManualClock(),
     )
     total: Costs = dict.fromkeys((*_FIXED, *_LOW, *_HIGH), 0)

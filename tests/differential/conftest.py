@@ -85,12 +85,13 @@ class Setting:
     master_rows_per_key: int
     how: str
     strings: bool
+    io: str
 
     def __str__(self) -> str:
         return (
             f"{self.key_type}-{self.layout}-zipf{self.exponent:g}-batch{self.batch_rows}"
             f"-page{self.page_bytes}-{self.budget}-dup{self.master_rows_per_key}-{self.how}"
-            f"{'-strings' if self.strings else ''}"
+            f"{'-strings' if self.strings else ''}-{self.io}"
         )
 
 
@@ -104,6 +105,7 @@ GRID: Final[dict[str, list[Any]]] = {
     "master_rows_per_key": [1, 1, 2, 40],
     "how": ["inner", "left"],
     "strings": [False, True],
+    "io": ["unmapped", "buffered"],
 }
 
 
@@ -207,12 +209,18 @@ class RandomJoin:
             on=self.names,
             how=self.setting.how,
             memory=memory,
+            io=self.setting.io,
             clock=ManualClock(),
         )
 
     def _least(self, algorithm: str, master: ss.MasterTable) -> int:
         engine = ss.engine(
-            master, algorithm=algorithm, on=self.names, how=self.setting.how, memory=1
+            master,
+            algorithm=algorithm,
+            on=self.names,
+            how=self.setting.how,
+            memory=1,
+            io=self.setting.io,
         )
         with pytest.raises(BudgetError, match=_LEAST) as caught:
             list(engine.run(self.stream))

@@ -186,14 +186,16 @@ class Stream:
     def __init__(self) -> None:
         self.rows: deque[Any] = deque()
         self.last: list[Any] = []
-        self.nothing = pa.RecordBatch.from_pylist([], SCHEMA)
+        none = pa.RecordBatch.from_pylist([], SCHEMA)
+        self.nothing = Arrivals(none, frozen([]), none, 0)
         self.ended = self.paused = False
+        self.held = 0
 
     def read(self, limit: int) -> Iterator[Arrivals]:
         self.last = [self.rows.popleft() for _ in range(min(limit, len(self.rows)))]
         batch = pa.RecordBatch.from_pylist(self.last, SCHEMA)
         codes = frozen([row["id"] for row in self.last])
-        yield Arrivals(batch, codes, self.nothing, HEAP_PER_SLOT)
+        yield Arrivals(batch, codes, self.nothing.batch, HEAP_PER_SLOT)
 
     def put_back(self, count: int) -> None:
         for _ in range(count):

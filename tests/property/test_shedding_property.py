@@ -81,6 +81,7 @@ def test_every_tuple_is_joined_once(
     engine = ss.engine(
         master,
         algorithm=algorithm,
+        io="unmapped",
         on="id",
         how="left",
         memory="1MB",
@@ -205,6 +206,7 @@ def test_a_crash_at_any_step_leaves_what_is_shed_and_not_joined(
         return ss.engine(
             master,
             algorithm="hybridjoin",
+            io="unmapped",
             on="id",
             memory="1MB",
             clock=clock,

@@ -72,7 +72,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     @cache
     def run(algorithm: str, rule: str | None, exponent: float, *seeds: int) -> Run:
         options = {} if rule is None else {"admission": rule}
-        engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=budget, **options)
+        engine = ss.engine(
+            master, algorithm=algorithm, io="unmapped", on="product_id", memory=budget, **options
+        )
         quarters: list[Metrics] = []
         front: list[int] = []
 
@@ -119,7 +121,12 @@ class TestSkew:
         pages = {}
         for algorithm in ("hybridjoin", "chybridjoin"):
             engine = ss.engine(
-                master, algorithm=algorithm, on="product_id", memory=budget, partition_pages=1
+                master,
+                algorithm=algorithm,
+                io="unmapped",
+                on="product_id",
+                memory=budget,
+                partition_pages=1,
             )
             keys = ZipfKeys(rows, 1.0, seed=1)
             halves: list[int] = []
@@ -227,7 +234,13 @@ class TestSeveralRowsPerKey:
         table, stream = several_rows(), asking_for_them()
         master = ss.MasterTable.from_arrow(table, tmp_path / "r.master", key="id", page_bytes=4096)
         engine = ss.engine(
-            master, algorithm=algorithm, on="id", how=how, memory="96KB", admission=rule
+            master,
+            algorithm=algorithm,
+            io="unmapped",
+            on="id",
+            how=how,
+            memory="96KB",
+            admission=rule,
         )
         expected = oracle_join(stream, table, on="id", how=how)
         found = []
@@ -260,7 +273,7 @@ def test_the_rule_is_told_when_the_front_stage_is_full(
         table, tmp_path / "r.master", key="product_id", page_bytes=4096
     )
     size = int(master.pages.length.sum()) // 10
-    engine = ss.engine(master, algorithm="chybridjoin", on="product_id", memory=size)
+    engine = ss.engine(master, algorithm="chybridjoin", io="unmapped", on="product_id", memory=size)
     for _ in engine.run(sales(15_000, ZipfKeys(rows, 1.0, seed=1), rows, batch_rows=5000)):
         pass
     assert told[0] is False

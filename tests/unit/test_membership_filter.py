@@ -73,7 +73,11 @@ def filter_file(master: ss.MasterTable) -> Path:
 
 def least(master: ss.MasterTable, stream: list[pa.RecordBatch], **arguments: Any) -> int:
     with pytest.raises(BudgetError) as raised:
-        list(ss.engine(master, algorithm="hybridjoin", on="id", memory=1, **arguments).run(stream))
+        list(
+            ss.engine(
+                master, algorithm="hybridjoin", io="unmapped", on="id", memory=1, **arguments
+            ).run(stream)
+        )
     found = _LEAST.search(str(raised.value))
     assert found
     return int(found[1].replace(",", ""))
@@ -224,7 +228,13 @@ def test_joins_with_and_without_it_give_the_same(
         pages = {}
         for use in (True, False):
             engine = ss.engine(
-                master, algorithm=algorithm, on="id", how=how, memory=memory, use_filter=use
+                master,
+                algorithm=algorithm,
+                io="unmapped",
+                on="id",
+                how=how,
+                memory=memory,
+                use_filter=use,
             )
             found = checked_run(engine, stream) if use else list(engine.run(stream))
             assert_same_rows(found, expected.rows)
@@ -252,7 +262,9 @@ def test_hashed_keys(tmp_path: Path, algorithm: str, how_keyed: str, seed: int) 
     for layout in ("key", "given"):
         master = build(tmp_path / layout, table, layout=layout, key=key)
         expected = oracle_join(stream, table, on=key, how="left")
-        engine = ss.engine(master, algorithm=algorithm, on=key, how="left", memory="256KB")
+        engine = ss.engine(
+            master, algorithm=algorithm, io="unmapped", on=key, how="left", memory="256KB"
+        )
         assert_same_rows(checked_run(engine, stream), expected.rows)
         assert engine.metrics().filtered > 0.4 * TUPLES
 
@@ -262,7 +274,9 @@ def test_tuples_that_it_excludes_read_no_page(tmp_path: Path, algorithm: str) ->
     """They leave before a pause is over, and cost nothing."""
     master = build(tmp_path / "r", products().slice(0, 500), filter_bits=32)
     batch = pa.record_batch({"id": np.arange(1, 401, 2), "quantity": np.arange(200)})
-    engine = ss.engine(master, algorithm=algorithm, on="id", how="left", memory="1MB")
+    engine = ss.engine(
+        master, algorithm=algorithm, io="unmapped", on="id", how="left", memory="1MB"
+    )
     left: list[int] = []
 
     def stream() -> Iterator[pa.RecordBatch]:
@@ -283,7 +297,9 @@ def test_tuples_that_it_excludes_read_no_page(tmp_path: Path, algorithm: str) ->
 
 def test_a_master_without_rows(tmp_path: Path, seed: int) -> None:
     master = build(tmp_path / "r", products().slice(0, 0))
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", how="left", memory="1MB")
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", how="left", memory="1MB"
+    )
     assert sum(batch.num_rows for batch in checked_run(engine, sales(seed))) == TUPLES
     assert engine.metrics().filtered == TUPLES
 
@@ -291,7 +307,7 @@ def test_a_master_without_rows(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("algorithm", ss.ALGORITHMS)
 def test_its_bytes_are_in_the_budget(tmp_path: Path, algorithm: str, seed: int) -> None:
     master = build(tmp_path / "r")
-    engine = ss.engine(master, algorithm=algorithm, on="id", memory="256KB")
+    engine = ss.engine(master, algorithm=algorithm, io="unmapped", on="id", memory="256KB")
     checked_run(engine, sales(seed))
     assert engine.plan is not None
     parts = engine.plan.parts
@@ -310,10 +326,14 @@ def test_it_is_part_of_the_least_memory(tmp_path: Path, seed: int) -> None:
     assert without == least(master, stream, use_filter=False)
     assert with_it >= without + master.filter_bytes
     expected = oracle_join(stream, products(), on="id")
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory=with_it, use_filter=True)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory=with_it, use_filter=True
+    )
     assert_same_rows(checked_run(engine, stream), expected.rows)
     assert engine.metrics().filtered > 0
-    short = ss.engine(master, algorithm="hybridjoin", on="id", memory=with_it - 1, use_filter=True)
+    short = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory=with_it - 1, use_filter=True
+    )
     with pytest.raises(BudgetError, match=rf"least is {with_it:,}.*use_filter=False"):
         list(short.run(stream))
 
@@ -321,7 +341,7 @@ def test_it_is_part_of_the_least_memory(tmp_path: Path, seed: int) -> None:
 def test_by_default_a_budget_without_room_for_it_goes_without(tmp_path: Path, seed: int) -> None:
     stream, master = sales(seed), build(tmp_path / "r", filter_bits=32)
     memory = least(master, stream, use_filter=True) - 1
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory=memory)
+    engine = ss.engine(master, algorithm="hybridjoin", io="unmapped", on="id", memory=memory)
     assert_same_rows(checked_run(engine, stream), oracle_join(stream, products(), on="id").rows)
     assert engine.metrics().filtered == 0
     assert engine.plan is not None
@@ -332,11 +352,17 @@ def test_by_default_a_budget_without_room_for_it_goes_without(tmp_path: Path, se
 def test_asking_for_a_filter_that_is_not_there(tmp_path: Path) -> None:
     master = build(tmp_path / "r", filter_bits=0)
     with pytest.raises(OptionError, match=r"no membership filter.*filter_bits=10"):
-        ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", use_filter=True)
+        ss.engine(
+            master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", use_filter=True
+        )
     wrong: Any = "yes"
     with pytest.raises(OptionError, match="use_filter='yes'"):
-        ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", use_filter=wrong)
-    ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", use_filter=False)
+        ss.engine(
+            master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", use_filter=wrong
+        )
+    ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", use_filter=False
+    )
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "remove"])
@@ -355,11 +381,13 @@ def test_a_broken_filter_is_named_and_nothing_is_joined_with_it(
     master, stream = ss.MasterTable.open(tmp_path / "r"), sales(seed)
     with pytest.raises(MasterFormatError, match=re.escape(str(path))):
         master.membership_filter()
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB")
+    engine = ss.engine(master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB")
     with pytest.raises(MasterFormatError, match=rf"{re.escape(str(path))}.*use_filter=False"):
         next(engine.run(stream))
     assert engine.metrics().pages_read == 0
-    without = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", use_filter=False)
+    without = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", use_filter=False
+    )
     expected = oracle_join(stream, products(), on="id")
     assert_same_rows(checked_run(without, stream), expected.rows)
 

@@ -165,7 +165,9 @@ def test_processing_time_is_from_entering_the_table_to_being_finished(
     """
     clock = ManualClock(now=start)
     options = {} if algorithm == "hybridjoin" else {"pinned_partitions": 0}
-    engine = ss.engine(master, algorithm=algorithm, on="id", memory="1MB", clock=clock, **options)
+    engine = ss.engine(
+        master, algorithm=algorithm, io="unmapped", on="id", memory="1MB", clock=clock, **options
+    )
     list(engine.run(timed_stream(clock, 1.0, 5)))
     metrics = engine.metrics()
     assert metrics.seconds == pytest.approx(4.0)
@@ -192,7 +194,9 @@ def test_times_of_a_join_worked_out_by_hand(tmp_path: Path) -> None:
         return decode(reader, first, count, frame)
 
     sizes = {"stream_slots": 5, "partition_pages": 1, "look_ups": 0}
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock, **sizes)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
+    )
     with mock.patch.object(PageReader, "decode", slow):
         list(engine.run([pa.record_batch({"id": np.arange(0, 20, 2)})]))
     metrics = engine.metrics()
@@ -216,7 +220,9 @@ def test_tuples_for_which_there_was_no_room_wait_once(tmp_path: Path) -> None:
         for n in range(6)
     ]
     clock = ManualClock(tick=0.001)
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory=60_000, clock=clock)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory=60_000, clock=clock
+    )
     list(engine.run(stream))
     counted = int(engine._recorder.waiting.bins.sum())
     assert counted == engine.metrics().arrived == 384

@@ -113,7 +113,9 @@ def test_tuples_that_came_back_go_before_new_arrivals(master: ss.MasterTable) ->
 def test_times_that_cannot_be_meant_are_refused(
     master: ss.MasterTable, second: Any, message: str
 ) -> None:
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=ManualClock())
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=ManualClock()
+    )
     with pytest.raises(ArrivalOrderError, match=message):
         list(engine.run_timed([(1.0, sales(1)), (second, sales(2))]))
 
@@ -129,7 +131,9 @@ def test_times_that_cannot_be_meant_are_refused(
 def test_what_is_no_timed_batch_is_refused(
     master: ss.MasterTable, arrivals: Any, message: str
 ) -> None:
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=ManualClock())
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=ManualClock()
+    )
     with pytest.raises(StreamSchemaError, match=message):
         list(engine.run_timed(arrivals))
 
@@ -138,7 +142,9 @@ def test_waiting_times_of_bursts_are_exact(master: ss.MasterTable) -> None:
     """Two slots, a page per key, a second per step: one more tuple can be read each second."""
     clock = PricedClock(CostFactors(iteration=1.0))
     sizes = {"stream_slots": 2, "partition_pages": 1, "look_ups": 0}
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock, **sizes)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
+    )
     bursts = [(10.0, sales(0, 1, 2, 3, 4, 5)), (1000.0, sales(6, 7, 8)), (5000.0, sales(9))]
     list(engine.run_timed(bursts))
     waited = [*(0, 0, 1, 2, 3, 4), *(0, 0, 1), 0]
@@ -152,7 +158,9 @@ def test_arrivals_during_a_step_are_read_in_the_next(master: ss.MasterTable) -> 
     """A pause lasts only until the next step: the join does not finish all that waits first."""
     clock = PricedClock(CostFactors(iteration=1.0))
     sizes = {"partition_pages": 1, "look_ups": 0}
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock, **sizes)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
+    )
     list(engine.run_timed([(0.0, sales(*range(20))), (3.5, sales(30, 31))]))
     # Read at 4 s, while most of the first twenty still waited.
     assert engine.metrics().waiting_time.mean == pytest.approx(2 * 0.5 / 22)
@@ -167,7 +175,9 @@ def test_a_timed_run_joins_all(master: ss.MasterTable, algorithm: str, how: str)
     batches = [sales(*row.tolist()) for row in keys] + [empty, nulls]
     times = np.cumsum(rng.choice([0.0, 0.01, 50.0], len(batches))).tolist()
     clock = PricedClock(CostFactors(page_read=0.02, iteration=0.001))
-    engine = ss.engine(master, algorithm=algorithm, on="id", how=how, memory="1MB", clock=clock)
+    engine = ss.engine(
+        master, algorithm=algorithm, io="unmapped", on="id", how=how, memory="1MB", clock=clock
+    )
     found = []
     for batch in engine.run_timed(zip(times, batches, strict=True)):
         engine.check()
@@ -182,7 +192,9 @@ def test_a_timed_run_joins_all(master: ss.MasterTable, algorithm: str, how: str)
 
 def test_results_are_handed_out_before_time_passes(master: ss.MasterTable) -> None:
     clock = ManualClock()
-    engine = ss.engine(master, algorithm="chybridjoin", on="id", memory="1MB", clock=clock)
+    engine = ss.engine(
+        master, algorithm="chybridjoin", io="unmapped", on="id", memory="1MB", clock=clock
+    )
     seen = []
     for batch in engine.run_timed([(1.0, sales(1)), (60.0, sales(2, 3))]):
         seen.append((clock.now, [row[0] for row in rows_of(batch)]))
@@ -191,7 +203,9 @@ def test_results_are_handed_out_before_time_passes(master: ss.MasterTable) -> No
 
 
 def test_a_stream_without_arrivals_gives_nothing(master: ss.MasterTable) -> None:
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=ManualClock())
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=ManualClock()
+    )
     assert list(engine.run_timed([])) == []
     assert engine.metrics().arrived == 0
 
@@ -199,7 +213,9 @@ def test_a_stream_without_arrivals_gives_nothing(master: ss.MasterTable) -> None
 def test_two_runs_count_the_same(master: ss.MasterTable) -> None:
     def once() -> ss.Metrics:
         clock = PricedClock(CostFactors(page_read=0.1, probe=0.01))
-        engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock)
+        engine = ss.engine(
+            master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock
+        )
         list(engine.run_timed((i / 2, sales(i % 7, i % 11)) for i in range(60)))
         return engine.metrics()
 
@@ -224,7 +240,9 @@ class RealClock:
 def test_a_real_clock_is_slept_for(master: ss.MasterTable, monkeypatch: Any) -> None:
     clock = RealClock()
     monkeypatch.setattr(timed_stream.time, "sleep", clock.sleep)
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=clock)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock
+    )
     rows = rows_of(engine.run_timed([(50.0, sales(1)), (108.0, sales(2))]))
     assert [row[0] for row in rows] == [1, 2]
     assert clock.slept == [8.0, 4.0]
@@ -232,7 +250,9 @@ def test_a_real_clock_is_slept_for(master: ss.MasterTable, monkeypatch: Any) -> 
 
 def test_a_clock_that_stands_still_is_an_error(master: ss.MasterTable, monkeypatch: Any) -> None:
     monkeypatch.setattr(timed_stream.time, "sleep", lambda _: None)
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=lambda: 0.0)
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=lambda: 0.0
+    )
     with pytest.raises(OptionError, match="advance_to"):
         list(engine.run_timed([(1.0, sales(1))]))
 
@@ -262,7 +282,9 @@ def test_an_endless_timed_stream_can_be_left(master: ss.MasterTable) -> None:
             yield float(at), sales(*np.arange(at, at + 30) % ROWS)
             at += 1
 
-    engine = ss.engine(master, algorithm="hybridjoin", on="id", memory="1MB", clock=ManualClock())
+    engine = ss.engine(
+        master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=ManualClock()
+    )
     run = engine.run_timed(endless())
     assert next(run).num_rows
     run.close()
@@ -270,6 +292,8 @@ def test_an_endless_timed_stream_can_be_left(master: ss.MasterTable) -> None:
 
 
 def test_a_path_is_not_needed_without_shedding(master: ss.MasterTable, tmp_path: Path) -> None:
-    engine = ss.engine(master, algorithm="meshjoin", on="id", memory="1MB", clock=ManualClock())
+    engine = ss.engine(
+        master, algorithm="meshjoin", io="unmapped", on="id", memory="1MB", clock=ManualClock()
+    )
     list(engine.run_timed([(0.0, sales(1))]))
     assert list(tmp_path.iterdir()) == []

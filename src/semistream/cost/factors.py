@@ -96,7 +96,8 @@ class MeasuredFactors:
 
 
 def factors_path(io: str) -> Path:
-    """Where the factors measured on this machine are kept: a file per way of reading."""
+    """Where the factors of this machine are kept: for reads through the page cache, or past it."""
+    io = "direct" if io == "direct" else "buffered"
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(config) / "semistream" / f"factors-{io}.json"
 

@@ -22,7 +22,7 @@ def _no_measured_factors(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None
 
 def chosen(master: ss.MasterTable, batches: list[pa.RecordBatch], share: float) -> ss.JoinPlan:
     memory = int(master.pages.length.sum() * share)
-    engine = ss.engine(master, algorithm="auto", on="product_id", memory=memory)
+    engine = ss.engine(master, algorithm="auto", io="unmapped", on="product_id", memory=memory)
     rows = sum(batch.num_rows for batch in engine.run(batches))
     assert rows == sum(batch.num_rows for batch in batches)
     assert engine.memory()["peak"] <= memory
@@ -62,7 +62,9 @@ def test_it_joins_what_an_oracle_joins(tmp_path: Any) -> None:
     keys = np.random.default_rng(8).zipf(1.3, 4000) % 6000
     sales = pa.table({"id": keys, "n": np.arange(4000)})
     for memory in ("60KB", "4MB"):
-        engine = ss.engine(master, algorithm="auto", on="id", how="left", memory=memory)
+        engine = ss.engine(
+            master, algorithm="auto", io="unmapped", on="id", how="left", memory=memory
+        )
         found = pa.Table.from_batches(engine.run(sales))
         assert_same_rows(rows_of(found), oracle_join(sales, goods, on="id", how="left").rows)
         again = pa.Table.from_batches(engine.run(sales))
@@ -73,20 +75,34 @@ def test_options_are_kept_and_unknown_ones_refused(masters: Masters, stream: Any
     batches = list(stream(1.0, 5_000, 5_000))
     memory = int(masters["key"].pages.length.sum() * 0.2)
     engine = ss.engine(
-        masters["key"], algorithm="auto", on="product_id", memory=memory, partition_pages=2
+        masters["key"],
+        algorithm="auto",
+        io="unmapped",
+        on="product_id",
+        memory=memory,
+        partition_pages=2,
     )
     list(engine.run(batches))
     assert engine.plan is not None
     assert engine.plan.partition_pages == 2
     with pytest.raises(OptionError, match="No algorithm has an option 'pages'"):
-        ss.engine(masters["key"], algorithm="auto", on="product_id", memory=memory, pages=2)
+        ss.engine(
+            masters["key"], algorithm="auto", io="unmapped", on="product_id", memory=memory, pages=2
+        )
     with pytest.raises(OptionError, match="at least 1"):
         ss.engine(
-            masters["key"], algorithm="auto", on="product_id", memory=memory, partition_pages=0
+            masters["key"],
+            algorithm="auto",
+            io="unmapped",
+            on="product_id",
+            memory=memory,
+            partition_pages=0,
         )
 
 
 def test_too_little_memory_for_all_of_them_names_the_least(masters: Masters, stream: Any) -> None:
-    engine = ss.engine(masters["key"], algorithm="auto", on="product_id", memory=5_000)
+    engine = ss.engine(
+        masters["key"], algorithm="auto", io="unmapped", on="product_id", memory=5_000
+    )
     with pytest.raises(BudgetError, match="too little for any algorithm"):
         list(engine.run(stream(1.0, 2_000, 2_000)))

@@ -51,7 +51,7 @@ CASES: Cases = [
 def model(master: ss.MasterTable, exponent: float) -> CostModel:
     sample = next(sales(1000, ZipfKeys(1000, exponent, seed=1), 1000, batch_rows=1000))
     shape = JoinShape(sample.schema, master, "product_id", "inner", None)
-    return CostModel(master, shape, sample, Skew(exponent), FACTORS)
+    return CostModel(master, shape, sample, Skew(exponent), FACTORS, "unmapped")
 
 
 @pytest.mark.parametrize(("algorithm", "layout", "exponent", "share", "options"), CASES)
@@ -67,7 +67,9 @@ def test_predicted_and_priced_rates_agree(
 ) -> None:
     master = masters[layout]
     memory = int(master.pages.length.sum() * share)
-    engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=memory, **options)
+    engine = ss.engine(
+        master, algorithm=algorithm, io="unmapped", on="product_id", memory=memory, **options
+    )
     tuples = 5_000 if algorithm == "inlj" else 15_000 if algorithm == "cinlj" else 60_000
     predicted = model(master, exponent).planned(algorithm, memory, options)
     if predicted.plan.look_ups:
@@ -129,7 +131,9 @@ def test_a_plan_has_room_for_the_membership_filter(tmp_path: Path, algorithm: st
     some, held = model(master, 0.5), []
     least = some.sizing(algorithm).least_memory({})
     for memory in (1 << 20, least):
-        engine = ss.engine(master, algorithm=algorithm, on="product_id", memory=memory)
+        engine = ss.engine(
+            master, algorithm=algorithm, io="unmapped", on="product_id", memory=memory
+        )
         assert some.planned(algorithm, memory).plan == engine.planned(some.sample)
         held.append(some.planned(algorithm, memory).plan.parts.get("filter", 0))
     assert held == [master.filter_bytes, 0]

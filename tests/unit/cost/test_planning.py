@@ -33,7 +33,7 @@ def _no_measured_factors(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None
 def tuner(master: ss.MasterTable, exponent: float) -> Tuner:
     sample = next(sales(1000, ZipfKeys(1000, exponent, seed=1), 1000, batch_rows=1000))
     shape = JoinShape(sample.schema, master, "product_id", "inner", None)
-    return Tuner(CostModel(master, shape, sample, ss.Skew(exponent), FACTORS))
+    return Tuner(CostModel(master, shape, sample, ss.Skew(exponent), FACTORS, "unmapped"))
 
 
 GRIDS: list[tuple[str, str, dict[str, list[int]]]] = [
@@ -66,7 +66,7 @@ def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
     master = masters["key"]
     batches = zipf_stream(master, 1.0, 120_000, by_frequency=False)
     shape = JoinShape(batches[0].schema, master, "product_id", "inner", None)
-    some = Tuner(CostModel(master, shape, batches[0], ss.Skew(1.0), FACTORS))
+    some = Tuner(CostModel(master, shape, batches[0], ss.Skew(1.0), FACTORS, "unmapped"))
     memory = int(master.pages.length.sum() * 0.25)
     tuned, *around = measure_grid(some, algorithm, memory, batches, "buffered")
     assert around
@@ -247,9 +247,9 @@ def test_an_empty_master_has_nothing_to_plan(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="empty"):
         ss.plan(master, memory="1MB")
     sales = pa.record_batch({"id": [1, 2], "sale": [1, 2]})
-    auto = ss.engine(master, algorithm="auto", on="id", how="left", memory="1MB")
+    auto = ss.engine(master, algorithm="auto", io="unmapped", on="id", how="left", memory="1MB")
     assert sum(batch.num_rows for batch in auto.run([sales])) == 2
-    tuned = ss.engine(master, on="id", how="left", memory="1MB", retune=True)
+    tuned = ss.engine(master, on="id", io="unmapped", how="left", memory="1MB", retune=True)
     assert sum(batch.num_rows for batch in tuned.run([sales])) == 2
 
 

@@ -45,7 +45,9 @@ def test_what_replaces_a_factor_may_be_left_out_and_nothing_else() -> None:
 def test_counters_that_cost_nothing_are_known() -> None:
     """Whoever adds a counter decides whether it costs something."""
     free = set(Recorder(lambda: 0.0).counts()) - {price.counter for price in PRICES}
-    assert free == {"arrived", "joined", "unmatched", "filtered", "front_hits", "matches"}
+    assert free == {
+        *("arrived", "joined", "unmatched", "filtered", "front_hits", "matches", "in_place_rows")
+    }
 
 
 def test_every_priced_counter_is_calibrated_or_is_known_not_to_be() -> None:
@@ -89,7 +91,9 @@ def run(algorithm: str, folder: Path) -> tuple[Metrics, int]:
     table = pa.table({"id": np.arange(rows), "price": np.arange(rows) * 0.5})
     master = ss.MasterTable.from_arrow(table, folder / "m", key="id", page_bytes=4096)
     keys = np.random.default_rng(5).integers(0, rows, 3_000)
-    engine = ss.engine(master, algorithm=algorithm, on="id", memory="256KB", partition_pages=2)
+    engine = ss.engine(
+        master, algorithm=algorithm, io="unmapped", on="id", memory="256KB", partition_pages=2
+    )
     list(engine.run([pa.record_batch({"id": keys})]))
     return engine.metrics(), -(-master.page_count // 2)
 

@@ -43,7 +43,13 @@ def following(
     """An engine that looks at its stream every 10,000 tuples."""
     retuning = ss.Retuning(rate=rate, check_every=10_000)
     return ss.engine(
-        master, on="product_id", memory=memory, algorithm=algorithm, clock=clock, retune=retuning
+        master,
+        on="product_id",
+        memory=memory,
+        algorithm=algorithm,
+        io="unmapped",
+        clock=clock,
+        retune=retuning,
     )
 
 
@@ -150,10 +156,12 @@ def test_bad_options_are_refused(masters: Masters) -> None:
     with pytest.raises(OptionError, match="at least 1"):
         ss.Retuning(check_every=0)
     with pytest.raises(OptionError, match="retune='yes' must be"):
-        ss.engine(masters["key"], on="product_id", memory="1MB", retune="yes")  # type: ignore[arg-type]
+        ss.engine(masters["key"], on="product_id", io="unmapped", memory="1MB", retune="yes")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="No algorithm has an option 'pages'"):
-        ss.engine(masters["key"], on="product_id", memory="1MB", retune=True, pages=3)
-    tuned = ss.engine(masters["key"], on="product_id", memory="1MB", retune=True)
+        ss.engine(
+            masters["key"], on="product_id", io="unmapped", memory="1MB", retune=True, pages=3
+        )
+    tuned = ss.engine(masters["key"], on="product_id", io="unmapped", memory="1MB", retune=True)
     assert list(tuned.run([])) == []
     assert (tuned.metrics().arrived, tuned.plan) == (0, None)
 
@@ -198,8 +206,8 @@ def test_a_measured_rate_is_not_for_timed_streams(masters: Masters, stream: Any)
 
 def test_asking_changes_nothing(masters: Masters, stream: Any) -> None:
     """Neither what a stream would give nor its plan is remembered."""
-    tuned = ss.engine(masters["key"], on="product_id", memory="1MB", retune=True)
-    auto = ss.engine(masters["key"], on="product_id", memory="1MB")
+    tuned = ss.engine(masters["key"], on="product_id", io="unmapped", memory="1MB", retune=True)
+    auto = ss.engine(masters["key"], on="product_id", io="unmapped", memory="1MB")
     (first,) = stream(1.0, 2_000, 2_000)
     for engine in (tuned, auto):
         before = repr(engine)

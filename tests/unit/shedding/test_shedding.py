@@ -64,7 +64,7 @@ def engine_of(master: ss.MasterTable, algorithm: str, **options: Any) -> ss.Engi
         "memory": "1MB",
         "clock": PricedClock(COSTS),
     }
-    return ss.engine(master, algorithm=algorithm, **(defaults | sizes | options))
+    return ss.engine(master, algorithm=algorithm, io="unmapped", **(defaults | sizes | options))
 
 
 def numbers(batches: list[pa.RecordBatch]) -> list[int]:
