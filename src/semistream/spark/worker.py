@@ -135,10 +135,14 @@ class JoinTask:
         )
 
     def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
-        """An INLJ that gives the same columns. It skips the filter, which takes time to load."""
-        return fixed_engine(
-            master, algorithm="inlj", memory=memory, use_filter=False, **self._terms()
-        )
+        """An INLJ that gives the same columns, made for few tuples.
+
+        It skips the filter and the map of the files: both take time before the first tuple.
+        """
+        terms = self._terms()
+        if self.io == "buffered":
+            terms["io"] = "unmapped"
+        return fixed_engine(master, algorithm="inlj", memory=memory, use_filter=False, **terms)
 
     def key_shards(self, master: MasterTable) -> KeyShards:
         """Finds the shard of each stream tuple of this join."""

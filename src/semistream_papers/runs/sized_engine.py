@@ -29,7 +29,7 @@ Options = dict[str, Any]
 
 
 def sized_engine(
-    setting: Setting, master: MasterTable, clock: Clock, io: str = "buffered"
+    setting: Setting, master: MasterTable, clock: Clock, io: str = "unmapped"
 ) -> Engine:
     """An engine for the setting, with the sizes that the paper's budget gives."""
     options = _options(setting)
@@ -78,7 +78,12 @@ def _paper_plan(setting: Setting, options: Options) -> JoinPlan:
         options = {**options, "pinned_partitions": paper}
     sample = tuples_of(setting).batch(_SAMPLE)
     there = fixed_engine(
-        whole, algorithm=setting.algorithm, on="key", memory=setting.memory, **options
+        whole,
+        algorithm=setting.algorithm,
+        on="key",
+        memory=setting.memory,
+        io="unmapped",
+        **options,
     )
     return there.planned(sample)
 

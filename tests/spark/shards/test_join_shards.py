@@ -129,7 +129,8 @@ def test_when_the_stream_is_divided(spark, build, capsys, memory, shuffle, divid
     master = build(pa.table({"id": range(12_000), "name": ["x" * 30] * 12_000}), shards=4)
     size = int(master.pages.length.sum())
     assert 4 * 110_000 < size <= 4 * 180_000
-    join(spark.range(3), master, on="id", memory=memory, shuffle=shuffle).explain()
+    out = join(spark.range(3), master, on="id", memory=memory, shuffle=shuffle, io="unmapped")
+    out.explain()
     plan = capsys.readouterr().out
     assert ("MapInArrow semistream_divide" in plan) == divides
     assert ("REPARTITION_BY_NUM" in plan) == divides

@@ -56,7 +56,7 @@ def engines(monkeypatch):
 @pytest.fixture
 def make_task(build):
     def make(goods, shards, divided, **options):
-        settings = {"how": "left", "algorithm": "chybridjoin", "memory": MEMORY}
+        settings = {"how": "left", "algorithm": "chybridjoin", "memory": MEMORY, "io": "unmapped"}
         layout = options.pop("layout", "key")
         master = build(goods, shards=shards, layout=layout)
         task = JoinTask(str(master.path), 1, (("id", "id"),), **(settings | options), shards=shards)
