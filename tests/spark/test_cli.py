@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,18 +11,19 @@ import pyarrow.csv as csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli
-from semistream.testing import oracle_join, rows_of
+from semistream.testing import Row, oracle_join, rows_of
 
 pytestmark = pytest.mark.service
 
 
 @pytest.fixture
-def run(spark: Any):
-    def invoke(*arguments: object) -> Any:
+def run(spark: SparkSession) -> Callable[..., Result]:
+    def invoke(*arguments: object) -> Result:
         runner = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None})
         return runner.invoke(cli.app, [*map(str, arguments)])
 
@@ -31,14 +33,16 @@ def run(spark: Any):
 GOODS = pa.table({"id": range(300), "name": [f"good {i}" for i in range(300)]})
 
 
-def stored(path, spark):
+def stored(path: Path, spark: SparkSession) -> list[Row]:
     """All rows of the newest version, as a join with every key gives them."""
     keys = spark.range(1000)
     joined = ss.join(keys, ss.MasterTable.open(path), on="id", memory="4MB")
     return sorted(rows_of(joined.toArrow()))
 
 
-def test_build_upsert_and_delete_from_files(run, spark, tmp_path):
+def test_build_upsert_and_delete_from_files(
+    run: Callable[..., Result], spark: SparkSession, tmp_path: Path
+) -> None:
     pq.write_table(GOODS, tmp_path / "goods.parquet")
     path = tmp_path / "goods.master"
     options = ["--shards", 2, "--filter-bits", 10, "--page-bytes", 4096]
@@ -63,7 +67,7 @@ def test_build_upsert_and_delete_from_files(run, spark, tmp_path):
     assert stored(path, spark) == sorted(expected.items())
 
 
-def test_build_errors_are_one_line(run, tmp_path):
+def test_build_errors_are_one_line(run: Callable[..., Result], tmp_path: Path) -> None:
     pq.write_table(GOODS, tmp_path / "goods.parquet")
     path = tmp_path / "goods.master"
     for source, key, message in (
@@ -110,19 +114,21 @@ checkpoint = "{folder}/checkpoint"
 
 
 @pytest.fixture
-def pipeline(tmp_path):
+def pipeline(tmp_path: Path) -> Path:
     ss.MasterTable.from_arrow(GOODS, tmp_path / "goods.master", key="id", page_bytes=4096)
     path = tmp_path / "pipeline.toml"
     path.write_text(PIPELINE.format(folder=tmp_path), "utf-8")
     return path
 
 
-def rows_in(path, *columns):
+def rows_in(path: Path, *columns: str) -> list[Row]:
     return sorted(rows_of(ds.dataset(path, partitioning="hive").to_table().select(list(columns))))
 
 
 @pytest.mark.slow
-def test_run_once_joins_what_there_is(run, spark, pipeline, tmp_path):
+def test_run_once_joins_what_there_is(
+    run: Callable[..., Result], spark: SparkSession, pipeline: Path, tmp_path: Path
+) -> None:
     result = run("run", pipeline, "--once")
     assert result.exit_code == 0, result.output
     options = {"keys": 400, "rows": 1700, "seed": 3}
@@ -156,7 +162,9 @@ def test_run_once_joins_what_there_is(run, spark, pipeline, tmp_path):
         ("quantity < 9", "amount < 9", "is no SQL predicate on the source"),
     ],
 )
-def test_what_a_pipeline_cannot_do_is_one_line(run, pipeline, old, new, message):
+def test_what_a_pipeline_cannot_do_is_one_line(
+    run: Callable[..., Result], pipeline: Path, old: str, new: str, message: str
+) -> None:
     pipeline.write_text(pipeline.read_text("utf-8").replace(old, new), "utf-8")
     result = run("run", pipeline, "--once")
     assert result.exit_code == 1, result.output
@@ -165,11 +173,19 @@ def test_what_a_pipeline_cannot_do_is_one_line(run, pipeline, old, new, message)
 
 
 @pytest.mark.slow
-def test_demo_enriches_every_sale_and_compares(run, spark, tmp_path):
+def test_demo_enriches_every_sale_and_compares(
+    run: Callable[..., Result], spark: SparkSession, tmp_path: Path
+) -> None:
     folder = tmp_path / "kept"
     result = run("demo", "--seconds", 3, "--products", 5000, "--rate", 5000, "--keep", folder)
     assert result.exit_code == 0, result.output
-    options = {"keys": 5000, "rows": 15_000, "seed": 1, "rate": 5000, "bursty": "true"}
+    options: dict[str, int | str] = {
+        "keys": 5000,
+        "rows": 15_000,
+        "seed": 1,
+        "rate": 5000,
+        "bursty": "true",
+    }
     sales = spark.read.format("semistream").options(**options).load().toArrow()
     products = pq.read_table(folder / "products.parquet")
     columns = [*sales.column_names, "name", "brand"]

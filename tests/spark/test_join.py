@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import semistream as ss
@@ -51,7 +53,14 @@ KINDS = {
 }
 
 
-def side(kind, types, names, numbers, nulls, payload):
+def side(
+    kind: Kind,
+    types: tuple[pa.DataType, ...],
+    names: list[str],
+    numbers: NDArray[np.int64],
+    nulls: int,
+    payload: str,
+) -> pa.Table:
     """A table of keys, every `nulls`-th with a null in it, and a payload column."""
     values = [kind.value(int(n)) for n in numbers]
     columns = {}
@@ -66,7 +75,7 @@ def side(kind, types, names, numbers, nulls, payload):
     return pa.table(columns)
 
 
-def frame_of(spark, table):
+def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A frame of one partition with the table's rows, in the time zones and units of Spark."""
     types = {
         pa.timestamp("ms"): pa.timestamp("us"),
@@ -79,7 +88,9 @@ def frame_of(spark, table):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_algorithm_agrees_with_spark(spark, build, seed, name):
+def test_every_algorithm_agrees_with_spark(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], seed: int, name: str
+) -> None:
     random, kind = np.random.default_rng(seed), KINDS[name]
     stream_key = [f"s{i}" for i in range(len(kind.stream))]
     master_key = [f"m{i}" for i in range(len(kind.master))]
@@ -90,7 +101,7 @@ def test_every_algorithm_agrees_with_spark(spark, build, seed, name):
     master = build(goods, master_key)
     equal = reduce(lambda a, b: a & b, (stream[s] == table[m] for s, m in on.items()))
 
-    arguments = {"on": on, "memory": "1MB"}
+    arguments: dict[str, Any] = {"on": on, "memory": "1MB"}
     runs = {
         f"{algorithm} {how}": join(stream, master, how=how, algorithm=algorithm, **arguments)
         for algorithm in ss.ALGORITHMS
@@ -123,7 +134,9 @@ GOODS = pa.table(
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_chosen_columns_only(spark, build, how):
+def test_chosen_columns_only(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], how: str
+) -> None:
     sales = pa.table({"id": [2, 9, 1, None], "n": [0, 1, 2, 3]})
     columns = ["price"]
     out = join(
@@ -134,14 +147,18 @@ def test_chosen_columns_only(spark, build, how):
     assert_same_rows(rows_of(out.toArrow()), expected.rows)
 
 
-def test_the_key_itself_may_be_chosen(spark, build):
+def test_the_key_itself_may_be_chosen(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     sales = pa.table({"sale": [2, 9]})
-    arguments = {"on": {"sale": "id"}, "how": "left", "columns": ["id", "name"]}
+    arguments: dict[str, Any] = {"on": {"sale": "id"}, "how": "left", "columns": ["id", "name"]}
     out = join(spark.createDataFrame(sales), build(GOODS), memory="1MB", **arguments)
     assert_same_rows(rows_of(out.toArrow()), oracle_join(sales, GOODS, **arguments).rows)
 
 
-def test_master_columns_are_nullable_in_a_left_join_only(spark, build):
+def test_master_columns_are_nullable_in_a_left_join_only(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string(), False)])
     master = build(pa.table({"id": [1], "name": ["a"]}, schema))
     stream = spark.range(3)
@@ -151,12 +168,16 @@ def test_master_columns_are_nullable_in_a_left_join_only(spark, build):
     assert_same_rows(rows_of(out.toArrow()), [(0, None), (1, "a"), (2, None)])
 
 
-def test_auto_is_shown_by_name_in_the_plan(spark, build, capsys):
+def test_auto_is_shown_by_name_in_the_plan(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], capsys: pytest.CaptureFixture[str]
+) -> None:
     join(spark.range(3), build(GOODS), on="id", memory="64MB", front_percent=20).explain()
     assert f"MapInArrow semistream_{AUTO_UNLESS_IN_MEMORY[0]}_64MB" in capsys.readouterr().out
 
 
-def test_auto_keeps_a_master_that_fits_in_every_worker(spark, build, capsys):
+def test_auto_keeps_a_master_that_fits_in_every_worker(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], capsys: pytest.CaptureFixture[str]
+) -> None:
     out = join(spark.range(3), build(GOODS), on="id", how="left", memory="64MB")
     out.explain()
     assert f"MapInArrow semistream_{IN_MEMORY}_64MB" in capsys.readouterr().out
@@ -164,26 +185,28 @@ def test_auto_keeps_a_master_that_fits_in_every_worker(spark, build, capsys):
     assert_same_rows(rows_of(out.toArrow()), oracle_join(sales, GOODS, on="id", how="left").rows)
 
 
-def test_a_frame_without_rows(spark, build):
+def test_a_frame_without_rows(spark: SparkSession, build: Callable[..., ss.MasterTable]) -> None:
     out = join(spark.range(0), build(GOODS), on="id", how="left", memory="1MB")
     assert out.toArrow().num_rows == 0
 
 
-def test_partitions_without_rows(spark, build):
+def test_partitions_without_rows(spark: SparkSession, build: Callable[..., ss.MasterTable]) -> None:
     out = join(spark.range(2).repartition(8), build(GOODS), on="id", how="left", memory="1MB")
     assert_same_rows(rows_of(out.toArrow()), [(0, None, None), (1, "a", 1.0)])
 
 
-def test_a_limit_may_end_a_task_early(spark, build):
+def test_a_limit_may_end_a_task_early(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     goods = pa.table({"id": range(20_000), "name": [f"n{i}" for i in range(20_000)]})
     out = join(spark.range(0, 20_000, 1, 1), build(goods), on="id", memory="1MB")
     assert out.limit(3).count() == 3
     assert out.count() == 20_000
 
 
-def test_two_joins_in_a_row(spark, build):
+def test_two_joins_in_a_row(spark: SparkSession, build: Callable[..., ss.MasterTable]) -> None:
     other = build(pa.table({"id": [1, 2], "shelf": ["x", "y"]}))
-    arguments = {"on": "id", "how": "left", "memory": "1MB"}
+    arguments: dict[str, Any] = {"on": "id", "how": "left", "memory": "1MB"}
     out = join(join(spark.range(4), build(GOODS), **arguments), other, **arguments)
     expected = [
         (0, None, None, None),
@@ -196,7 +219,9 @@ def test_two_joins_in_a_row(spark, build):
 
 
 @pytest.mark.parametrize("large", ["true", "false"])
-def test_large_strings_and_time_zones_of_the_session(spark, build, large):
+def test_large_strings_and_time_zones_of_the_session(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], large: str
+) -> None:
     moments = pa.array([NOON, None], pa.timestamp("us", "UTC"))
     goods = pa.table({"id": ["a", "b"], "made": moments, "text": ["x", "y"]})
     sales = spark.createDataFrame(pa.table({"id": ["a", "c"], "sold": moments}))
@@ -204,7 +229,7 @@ def test_large_strings_and_time_zones_of_the_session(spark, build, large):
         "spark.sql.execution.arrow.useLargeVarTypes": large,
         "spark.sql.session.timeZone": "America/Sao_Paulo",
     }
-    before = {name: spark.conf.get(name) for name in settings}
+    before = {name: str(spark.conf.get(name)) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+import semistream as ss
 from semistream.errors import UnsupportedTypeError
 from semistream.spark.join import join
 from semistream.spark.schema import carried_type
@@ -49,27 +52,31 @@ VALUES = {
 }
 
 
-def table(names):
+def table(names: Iterable[str]) -> pa.Table:
     columns = {name: pa.array(VALUES[name][1], VALUES[name][0]) for name in names}
     return pa.table({"id": pa.array([1, 2]), **columns})
 
 
 @pytest.mark.parametrize("algorithm", ["chybridjoin", "meshjoin"])
-def test_master_columns(spark, build, algorithm):
+def test_master_columns(
+    spark: SparkSession, build: Callable[..., ss.MasterTable], algorithm: str
+) -> None:
     goods = table(VALUES)
     out = join(spark.range(4), build(goods), on="id", how="left", memory="4MB", algorithm=algorithm)
     sales = pa.table({"id": range(4)})
     assert_same_rows(rows_of(out.toArrow()), oracle_join(sales, goods, on="id", how="left").rows)
 
 
-def test_time_of_day(spark, build):
+def test_time_of_day(spark: SparkSession, build: Callable[..., ss.MasterTable]) -> None:
     times = {"s": pa.time32("s"), "us": pa.time64("us")}
     goods = pa.table({"id": [1], **{n: pa.array([dt.time(1, 2, 3)], t) for n, t in times.items()}})
     out = join(spark.range(1, 2), build(goods), on="id", memory="1MB")
     assert [tuple(row) for row in out.collect()] == [(1, dt.time(1, 2, 3), dt.time(1, 2, 3))]
 
 
-def test_stream_columns_keep_their_spark_types(spark, build):
+def test_stream_columns_keep_their_spark_types(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     stream = spark.sql(
         """select id, map('k', id) m, array(struct(id as a, 'x' as b)) s, parse_json('{"a": 1}') v,
                   interval '1' day d, cast(id as decimal(30, 3)) n, 'T' collate UTF8_LCASE c,
@@ -100,11 +107,13 @@ def test_stream_columns_keep_their_spark_types(spark, build):
     ],
     ids=str,
 )
-def test_types_that_spark_cannot_hold(type_):
+def test_types_that_spark_cannot_hold(type_: pa.DataType) -> None:
     assert carried_type(type_) is None
 
 
-def test_a_master_column_that_spark_cannot_hold_is_named(spark, build):
+def test_a_master_column_that_spark_cannot_hold_is_named(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     goods = pa.table({"id": [1], "made": pa.array([1], pa.timestamp("ns")), "name": ["a"]})
     master = build(goods)
     with pytest.raises(UnsupportedTypeError, match=r"'made' has type timestamp\[ns\].*columns="):
@@ -113,7 +122,9 @@ def test_a_master_column_that_spark_cannot_hold_is_named(spark, build):
     assert_same_rows(rows_of(out.toArrow()), [(1, "a")])
 
 
-def test_a_stream_column_that_arrow_does_not_know(spark, build):
+def test_a_stream_column_that_arrow_does_not_know(
+    spark: SparkSession, build: Callable[..., ss.MasterTable]
+) -> None:
     stream = spark.sql("select id, interval '1' year y from range(2)")
     with pytest.raises(UnsupportedTypeError, match="cannot hand over as Arrow"):
         join(stream, build(pa.table({"id": [1], "name": ["a"]})), on="id", memory="1MB")

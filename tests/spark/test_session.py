@@ -2,8 +2,12 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from semistream.errors import JavaError
 from semistream.spark.session import check_java, local_session
@@ -11,7 +15,7 @@ from semistream.spark.session import check_java, local_session
 pytestmark = pytest.mark.service
 
 
-def fake_java(folder, text, code=0):
+def fake_java(folder: Path, text: str, code: int = 0) -> str:
     """A home of Java whose `java -version` says `text`."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -20,7 +24,7 @@ def fake_java(folder, text, code=0):
     return str(folder)
 
 
-def test_a_new_session_is_local_quiet_and_in_utc(spark):
+def test_a_new_session_is_local_quiet_and_in_utc(spark: SparkSession) -> None:
     conf = spark.conf
     assert conf.get("spark.driver.host") == conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
@@ -28,8 +32,8 @@ def test_a_new_session_is_local_quiet_and_in_utc(spark):
     assert conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
 
 
-def test_workers_run_this_interpreter(spark):
-    def version(batches):
+def test_workers_run_this_interpreter(spark: SparkSession) -> None:
+    def version(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.from_pydict({"python": [sys.executable] * batch.num_rows})
 
@@ -37,11 +41,13 @@ def test_workers_run_this_interpreter(spark):
     assert [row.python for row in found] == [sys.executable]
 
 
-def test_given_settings_win(spark):
+def test_given_settings_win(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
-def test_an_active_session_is_returned_unaltered(spark, monkeypatch):
+def test_an_active_session_is_returned_unaltered(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "mine")
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     before = dict(spark.conf.getAll)
@@ -53,7 +59,7 @@ def test_an_active_session_is_returned_unaltered(spark, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ['openjdk version "17.0.15" 2025-04-15', 'java version "21"'])
-def test_java_of_today_will_do(tmp_path, monkeypatch, text):
+def test_java_of_today_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path / "java", text))
     check_java()
 
@@ -61,26 +67,26 @@ def test_java_of_today_will_do(tmp_path, monkeypatch, text):
 @pytest.mark.parametrize(
     "text", ['java version "1.8.0_402"', 'openjdk version "11.0.2" 2019-01-15', "something else"]
 )
-def test_old_java_is_named(tmp_path, monkeypatch, text):
+def test_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path / "java", text))
     with pytest.raises(JavaError, match="Java 17 or newer") as caught:
         check_java()
     assert text in str(caught.value)
 
 
-def test_java_that_fails_is_named(tmp_path, monkeypatch):
+def test_java_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path / "java", "broken", code=3))
     with pytest.raises(JavaError, match="does not start"):
         check_java()
 
 
-def test_a_home_without_java(tmp_path, monkeypatch):
+def test_a_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaError, match="JAVA_HOME is"):
         check_java()
 
 
-def test_no_java_at_all(tmp_path, monkeypatch):
+def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaError, match="No java is on the PATH"):

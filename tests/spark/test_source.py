@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from semistream.errors import OptionError
@@ -20,13 +22,13 @@ from semistream.spark.source import (
     register_source,
     tuple_ranges,
 )
-from semistream.testing import assert_same_rows, rows_of
-from semistream.workload import sales
+from semistream.testing import Row, assert_same_rows, rows_of
+from semistream.workload import ZipfKeys, sales
 
 SMALL = {"keys": "500", "seed": "7"}
 
 
-def made(options, cuts):
+def made(options: dict[str, str], cuts: list[int]) -> list[Row]:
     """The rows of a stream that is read in ranges with these edges."""
     reader = SalesReader(SourceOptions.parse(options))
     ranges = [tuple_ranges(low, high, 3) for low, high in pairwise(cuts)]
@@ -34,7 +36,7 @@ def made(options, cuts):
 
 
 @pytest.mark.parametrize("more", [{}, {"scattered": "false"}, {"keys": "20000000"}])
-def test_rows_do_not_depend_on_the_cut(seed, more):
+def test_rows_do_not_depend_on_the_cut(seed: int, more: dict[str, str]) -> None:
     rows = 3 * BLOCK_ROWS + 17
     random = np.random.default_rng(seed)
     cuts = [0, *sorted(random.integers(0, rows, 9).tolist()), rows]
@@ -47,21 +49,21 @@ def test_rows_do_not_depend_on_the_cut(seed, more):
     )
 
 
-def test_another_seed_gives_other_rows():
+def test_another_seed_gives_other_rows() -> None:
     assert made(SMALL, [0, 100]) != made(SMALL | {"seed": "8"}, [0, 100])
 
 
-def test_blocks_differ():
+def test_blocks_differ() -> None:
     rows = made(SMALL, [0, 2 * BLOCK_ROWS])
     assert [row[:2] for row in rows[:BLOCK_ROWS]] != [row[:2] for row in rows[BLOCK_ROWS:]]
 
 
-def test_columns_are_those_of_the_workload():
-    keys = source.ZipfKeys(10, 1.0, 1)
+def test_columns_are_those_of_the_workload() -> None:
+    keys = ZipfKeys(10, 1.0, 1)
     assert next(sales(3, keys, 10, 3)).schema.equals(SALES)
 
 
-def test_keys_follow_the_law():
+def test_keys_follow_the_law() -> None:
     keys, rows = 1_000, 8 * BLOCK_ROWS
     options = {"keys": str(keys), "exponent": "1.0", "scattered": "false"}
     ids = np.array([row[0] for row in made(options, [0, rows])])
@@ -74,7 +76,7 @@ def test_keys_follow_the_law():
     assert quantities == set(range(1, 10))
 
 
-def test_ranges_cover_and_share_no_block():
+def test_ranges_cover_and_share_no_block() -> None:
     for start, stop, count in [(0, 1, 4), (5, 9 * BLOCK_ROWS, 4), (3 * BLOCK_ROWS, 10**6, 7)]:
         ranges = [one.value for one in tuple_ranges(start, stop, count)]
         assert (ranges[0][0], ranges[-1][1]) == (start, stop)
@@ -88,25 +90,25 @@ def test_ranges_cover_and_share_no_block():
 class Clock:
     """Stands in for the module `time`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 1000.0
 
-    def monotonic(self):
+    def monotonic(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(source, "time", clock)
     return clock
 
 
-def latest(reader, start):
+def latest(reader: SalesStreamReader, start: int) -> int:
     return reader.latestOffset({"tuple": start}, ReadAllAvailable())["tuple"]
 
 
-def test_a_rate_is_kept_and_goes_on_after_a_restart(clock):
+def test_a_rate_is_kept_and_goes_on_after_a_restart(clock: Clock) -> None:
     reader = SalesStreamReader(SourceOptions.parse({"rate": "100", "rows": "1000"}))
     assert reader.initialOffset() == {"tuple": 0}
     assert latest(reader, 0) == 0
@@ -120,7 +122,7 @@ def test_a_rate_is_kept_and_goes_on_after_a_restart(clock):
     assert latest(restarted, 350) == 1000
 
 
-def test_a_bursty_rate_is_fast_and_slow_in_turn():
+def test_a_bursty_rate_is_fast_and_slow_in_turn() -> None:
     options = SourceOptions.parse({"rate": "1000", "bursty": "true"})
     arrived = [options.arrived(seconds) for seconds in (0, 2.5, 5, 7.5, 10, 15, 20)]
     assert arrived == [0, 4500, 9000, 9500, 10000, 19000, 20000]
@@ -131,7 +133,7 @@ def test_a_bursty_rate_is_fast_and_slow_in_turn():
     assert back == tuples.tolist()
 
 
-def test_batches_of_a_size_and_bursts_of_them():
+def test_batches_of_a_size_and_bursts_of_them() -> None:
     steady = SourceOptions.parse({"rowsPerBatch": "100"})
     assert [steady.batch_end(n) for n in (0, 100, 250)] == [100, 200, 350]
     bursty = SourceOptions.parse({"rowsPerBatch": "100", "bursty": "true"})
@@ -158,24 +160,26 @@ def test_batches_of_a_size_and_bursts_of_them():
         ({"rate": "5", "rowsPerBatch": "5"}, "Leave one of them out"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         SourceOptions.parse(options)
 
 
-def test_an_endless_stream_has_no_end_to_run_up_to():
+def test_an_endless_stream_has_no_end_to_run_up_to() -> None:
     reader = SalesStreamReader(SourceOptions.parse({"rowsPerBatch": "5"}))
     with pytest.raises(OptionError, match="rows"):
         reader.prepareForTriggerAvailableNow()
 
 
 @pytest.fixture(scope="module")
-def loaded(spark):
+def loaded(spark: SparkSession) -> SparkSession:
     register_source(spark)
     return spark
 
 
-def streamed(spark, options, name, folder, **trigger):
+def streamed(
+    spark: SparkSession, options: dict[str, str], name: str, folder: Path, **trigger: bool
+) -> tuple[list[Row], list[int]]:
     frame = spark.readStream.format("semistream").options(**options).load()
     assert frame.isStreaming
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "check"))
@@ -187,7 +191,9 @@ def streamed(spark, options, name, folder, **trigger):
 
 @pytest.mark.service
 @pytest.mark.slow
-def test_batch_and_stream_give_the_same_rows_also_when_the_query_is_restarted(loaded, tmp_path):
+def test_batch_and_stream_give_the_same_rows_also_when_the_query_is_restarted(
+    loaded: SparkSession, tmp_path: Path
+) -> None:
     rows = BLOCK_ROWS + 900
     wanted = made(SMALL | {"rowsPerBatch": "1"}, [0, rows])
     sized = SMALL | {"rowsPerBatch": "7000"}
@@ -201,32 +207,32 @@ def test_batch_and_stream_give_the_same_rows_also_when_the_query_is_restarted(lo
 
 
 @pytest.mark.service
-def test_no_rows_at_all(loaded):
+def test_no_rows_at_all(loaded: SparkSession) -> None:
     frame = loaded.read.format("semistream").option("rows", 0).load()
     assert frame.count() == 0
 
 
 @pytest.mark.service
 @pytest.mark.parametrize("kind", ["read", "readStream"])
-def test_bad_options_fail_the_load(loaded, kind):
+def test_bad_options_fail_the_load(loaded: SparkSession, kind: str) -> None:
     with pytest.raises(AnalysisException, match="keys is '-3'; give a whole number"):
         getattr(loaded, kind).format("semistream").option("keys", -3).load()
 
 
 @pytest.mark.service
-def test_a_batch_read_wants_an_end(loaded):
+def test_a_batch_read_wants_an_end(loaded: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="Say how many rows"):
         loaded.read.format("semistream").load().count()
 
 
 @pytest.mark.service
-def test_another_schema_is_refused(loaded):
+def test_another_schema_is_refused(loaded: SparkSession) -> None:
     reader = loaded.read.format("semistream").schema("a int").option("rows", 3)
     with pytest.raises(AnalysisException, match="this source always has"):
         reader.load().count()
 
 
 @pytest.mark.service
-def test_available_now_wants_an_end(loaded, tmp_path):
+def test_available_now_wants_an_end(loaded: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="no end to run up to"):
         streamed(loaded, SMALL, "sales", tmp_path, availableNow=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ def rows_of(master: MasterTable) -> list[tuple[int, bytes]]:
 
 @pytest.mark.service
 @pytest.mark.usefixtures("spark")
-def test_spark_builds_the_same_rows(tmp_path):
+def test_spark_builds_the_same_rows(tmp_path: Path) -> None:
     by_spark = stored_master(SETTING, tmp_path / "spark", most_collected=1_000)
     collected = stored_master(SETTING, tmp_path / "arrow")
     assert by_spark.row_count == collected.row_count == 20_000

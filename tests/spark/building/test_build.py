@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from semistream.errors import (
     UnsupportedTypeError,
 )
 from semistream.relation import Frame
+from semistream.relation.build_progress import BuildProgress
 from semistream.relation.shards import shard_of
-from semistream.spark.building.progress import BuildProgress
 from semistream.testing import assert_same_rows, checked_run, oracle_join, rows_of
 
 pytestmark = pytest.mark.service
@@ -74,9 +74,10 @@ def frame_of(spark: SparkSession, table: pa.Table, parts: int = 5) -> DataFrame:
 
 
 @pytest.fixture
-def partitions(spark: SparkSession) -> Any:
+def partitions(spark: SparkSession) -> Iterator[Callable[[int], None]]:
     """Sets how many tasks write pages."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert before is not None
     yield lambda count: spark.conf.set("spark.sql.shuffle.partitions", str(count))
     spark.conf.set("spark.sql.shuffle.partitions", before)
 
@@ -281,7 +282,8 @@ def test_types_of_spark_are_stored_and_come_back(spark: SparkSession, tmp_path: 
 
 def test_no_rows_and_rows_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
     empty = spark.createDataFrame([], "id int, v string")
-    for layout in ({}, {"order_by": "v"}):
+    layouts: list[dict[str, Any]] = [{}, {"order_by": "v"}]
+    for layout in layouts:
         path = tmp_path / str(len(layout))
         master = ss.MasterTable.build(empty, path, key="id", filter_bits=8, **layout)
         assert (master.row_count, master.rows_without_key) == (0, 0)
@@ -299,9 +301,9 @@ def test_versions_follow_each_other(spark: SparkSession, tmp_path: Path) -> None
     assert (newer.version, newer.row_count) == (2, 5)
     assert ss.MasterTable.open(tmp_path / "r", 1).row_count == 100
     assert ss.MasterTable.latest_version(tmp_path / "r") == 2
-    upserted = newer.upsert(df)  # type: ignore[arg-type]
+    upserted = newer.upsert(df)
     assert upserted.row_count == 100
-    assert upserted.delete(df.limit(0).select("id")).row_count == 100  # type: ignore[arg-type]
+    assert upserted.delete(df.limit(0).select("id")).row_count == 100
 
 
 def test_progress_is_told(
