@@ -89,7 +89,12 @@ def observed(
     master = ss.MasterTable.from_arrow(GOODS, path, key="id", page_bytes=4096)
     stream = stream_of(spark, sales).coalesce(1)
     # Auto would keep all of so small a master, and there would be nothing to learn.
-    options: dict[str, Any] = {"algorithm": "chybridjoin", "front_percent": 50, "metrics": metrics}
+    options: dict[str, Any] = {
+        "algorithm": "chybridjoin",
+        "front_percent": 50,
+        "io": "unmapped",
+        "metrics": metrics,
+    }
     out = join(stream, master, on="id", how="left", memory="1MB", **options)
     found = run(out, "enriched", folder)
     tables = [pq.read_table(path) for path in sorted(sales.iterdir())]
