@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -22,6 +22,14 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+
+class Build(Protocol):
+    """Builds a master table of its own."""
+
+    def __call__(
+        self, table: pa.Table, key: str | Sequence[str] = "id", **options: Any
+    ) -> ss.MasterTable: ...
 
 
 @pytest.fixture(scope="session")
@@ -57,11 +65,11 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherSession]:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Callable[..., ss.MasterTable]:
+def build(tmp_path: Path) -> Build:
     """Builds a master table in small pages, so that a few dozen rows make several."""
     built = iter(range(1000))
 
-    def make(table: pa.Table, key: Any = "id", **options: Any) -> ss.MasterTable:
+    def make(table: pa.Table, key: str | Sequence[str] = "id", **options: Any) -> ss.MasterTable:
         path = tmp_path / f"{next(built)}.master"
         return ss.MasterTable.from_arrow(table, path, key=key, **({"page_bytes": 4096} | options))
 

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import semistream as ss
+from semistream.relation.storage import Location
 from semistream.spark.pipeline.pipeline import Pipeline
 from semistream.testing import rows_of
 
@@ -26,7 +28,7 @@ NAMES = [None if i % 50 == 0 else f"name of number {i}" for i in range(KEYS)]
 
 @dataclass
 class Shop:
-    spark: Any
+    spark: SparkSession
     folder: Path
     seed: int
     keys: int = KEYS
@@ -63,12 +65,17 @@ class Shop:
             made.append(table)
         return pa.concat_tables(made)
 
-    def stream(self, schema: str = "id long, n long") -> Any:
+    def stream(self, schema: str = "id long, n long") -> DataFrame:
         """The files of sales as a stream, one in a micro-batch."""
         reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.folder / "sales"))
 
-    def pipeline(self, source: Any = None, master: Any = None, **options: Any) -> Pipeline:
+    def pipeline(
+        self,
+        source: DataFrame | None = None,
+        master: ss.MasterTable | Location | None = None,
+        **options: Any,
+    ) -> Pipeline:
         """A pipeline that ends with the sales there are."""
         wanted: dict[str, Any] = {"on": "id", "sink": str(self.folder / "out"), "memory": "1MB"}
         wanted |= {"checkpoint": self.folder / "checkpoint", "trigger": "availableNow"}
@@ -95,6 +102,6 @@ class Shop:
 
 
 @pytest.fixture
-def shop(spark: Any, tmp_path: Path, seed: int) -> Shop:
+def shop(spark: SparkSession, tmp_path: Path, seed: int) -> Shop:
     """A shop of its own."""
     return Shop(spark, tmp_path, seed)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import semistream as ss
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
@@ -26,7 +27,7 @@ OUTPUT = ("id", "n", "name")
 
 
 @pytest.fixture
-def stopped(spark: Any, tmp_path: Path) -> Shop:
+def stopped(spark: SparkSession, tmp_path: Path) -> Shop:
     """The shop as it was when its pipeline stopped.
 
     Spark knows the files that it has read by their absolute paths, so they are put in here. A user

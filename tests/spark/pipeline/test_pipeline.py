@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 import semistream as ss
 from semistream.spark.pipeline.sinks import ParquetSink
 from semistream.testing import assert_same_rows, oracle_join
+from tests.spark.conftest import Build
+from tests.spark.pipeline.conftest import Shop
 
 pytestmark = pytest.mark.service
 
@@ -15,7 +18,7 @@ OUTPUT = ("id", "n", "name")
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])
-def test_joined_rows_reach_the_sink(shop, how):
+def test_joined_rows_reach_the_sink(shop: Shop, how: str) -> None:
     shop.master()
     sold = shop.sell(200, 200, 200)
     status = shop.run(how=how).status()
@@ -29,7 +32,7 @@ def test_joined_rows_reach_the_sink(shop, how):
     assert status.counts.arrived == 200
 
 
-def test_routes_end_apart_and_nothing_is_lost(shop):
+def test_routes_end_apart_and_nothing_is_lost(shop: Shop) -> None:
     shop.master()
     rows = shop.sell(200, 200).to_pylist()
     sinks = {name: str(shop.folder / name) for name in ("rejected", "unmatched")}
@@ -48,7 +51,7 @@ def test_routes_end_apart_and_nothing_is_lost(shop):
     assert min(len(joined), len(none), len(bad)) > 0
 
 
-def test_a_record_that_could_not_be_parsed_is_rejected(shop):
+def test_a_record_that_could_not_be_parsed_is_rejected(shop: Shop) -> None:
     shop.master()
     (shop.folder / "json").mkdir()
     text = '{"id": 1, "n": 1}\n{"id": 2, "n": \n{"id": 3, "n": 3}\n'
@@ -61,7 +64,7 @@ def test_a_record_that_could_not_be_parsed_is_rejected(shop):
 
 
 @pytest.mark.parametrize("rejects", [False, True])
-def test_a_tuple_with_several_rows_counts_once(shop, rejects):
+def test_a_tuple_with_several_rows_counts_once(shop: Shop, rejects: bool) -> None:
     doubled = pa.concat_tables([shop.goods, shop.goods.slice(0, 100)])
     shop.master(doubled)
     sold = shop.sell(200)
@@ -74,7 +77,7 @@ def test_a_tuple_with_several_rows_counts_once(shop, rejects):
     assert totals.arrived == len(sold)
 
 
-def test_other_names_and_several_keys(shop, build):
+def test_other_names_and_several_keys(shop: Shop, build: Build) -> None:
     master = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"], "Name": ["1x", "1y", "2x"]})
     shop.sell(pa.table({"b": [1, 1, 2, None], "a": ["x", "z", "x", "x"], "the name": [1, 2, 3, 4]}))
     source = shop.stream("b long, a string, `the name` long")
@@ -85,12 +88,12 @@ def test_other_names_and_several_keys(shop, build):
     assert shop.rows("bad", "the name", "reason") == [(4, "b is null")]
 
 
-def test_a_function_can_be_the_sink(shop):
+def test_a_function_can_be_the_sink(shop: Shop) -> None:
     shop.master()
     sold = shop.sell(200, 200)
-    taken = {}
+    taken: dict[int, pa.Table] = {}
 
-    def take(frame, batch):
+    def take(frame: DataFrame, batch: int) -> None:
         # Used twice: the join must not run twice for that.
         taken[batch] = frame.toArrow()
         assert frame.count() == len(taken[batch])
@@ -101,21 +104,22 @@ def test_a_function_can_be_the_sink(shop):
     assert_same_rows(pa.concat_tables(taken.values()), expected)
 
 
-def test_the_batch_column_can_have_another_name(shop):
+def test_the_batch_column_can_have_another_name(shop: Shop) -> None:
     shop.master()
     shop.sell(50, 50)
     shop.run(sink=ParquetSink(shop.folder / "out", batch_column="load"))
     assert {row[0] for row in shop.rows("out", "load")} == {0, 1}
 
 
-def test_each_batch_takes_the_newest_version(shop):
+def test_each_batch_takes_the_newest_version(shop: Shop) -> None:
     """As many rows as R has are appended while the pipeline runs, between its batches."""
     half = shop.goods.slice(0, shop.keys // 2)
-    master, versions = shop.master(half), {}
+    master = shop.master(half)
+    versions: dict[int, tuple[int, pa.Table]] = {}
     tables = [shop.sales(100) for _ in range(4)]
     shop.sell(*tables)
 
-    def take(frame, batch):
+    def take(frame: DataFrame, batch: int) -> None:
         nonlocal master
         versions[batch] = (master.version, frame.toArrow())
         added = 25 * (batch + 1)

@@ -6,6 +6,8 @@ import json
 import math
 import re
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.functions import count_if
@@ -18,11 +20,13 @@ from semistream.spark.pipeline.metrics_log import append_line, last_batch, prome
 from semistream.spark.pipeline.routes import Retry
 from semistream.spark.task_metrics import TaskMetrics
 from semistream.testing import ManualClock, oracle_join
+from tests.spark.pipeline.conftest import Shop
 
 
-def parsed(text):
+def parsed(text: str) -> tuple[dict[tuple[str, str | None], float], dict[str, str]]:
     """Prometheus' text format, read strictly: samples by name and labels, and types by name."""
-    samples, types = {}, {}
+    samples: dict[tuple[str, str | None], float] = {}
+    types: dict[str, str] = {}
     name = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
     label = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
     for line in text.split("\n")[:-1]:
@@ -40,7 +44,7 @@ def parsed(text):
 
 
 @pytest.mark.service
-def test_a_line_per_batch(shop):
+def test_a_line_per_batch(shop: Shop) -> None:
     shop.master()
     sold = shop.sell(150, 150, 150)
     files = {"metrics": shop.folder / "lines", "metrics_prometheus": shop.folder / "m.prom"}
@@ -72,7 +76,7 @@ def test_a_line_per_batch(shop):
 
 
 @pytest.mark.service
-def test_lines_that_a_crash_prevented_are_written_later(shop):
+def test_lines_that_a_crash_prevented_are_written_later(shop: Shop) -> None:
     shop.master()
     shop.sell(50, 50, 50)
     lines = shop.folder / "lines"
@@ -91,7 +95,7 @@ def test_lines_that_a_crash_prevented_are_written_later(shop):
 
 
 @pytest.mark.service
-def test_tuples_that_pass_the_join_by_are_no_misses(shop):
+def test_tuples_that_pass_the_join_by_are_no_misses(shop: Shop) -> None:
     shop.master()
     shop.sell(300)
     metrics = shop.folder / "lines"
@@ -103,7 +107,7 @@ def test_tuples_that_pass_the_join_by_are_no_misses(shop):
 
 
 @pytest.mark.service
-def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
+def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop: Shop) -> None:
     master = shop.master()
     sold = shop.sell(100, 100)
     listener = MetricsListener(shop.folder / "lines", metrics=shop.folder / "tasks")
@@ -118,9 +122,9 @@ def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
             metrics=shop.folder / "tasks",
         ).selectExpr("*", "name IS NULL AS lacks")
         frame = frame.observe("found", count_if("lacks").alias("lacking"))
-        query = frame.writeStream.format("noop").queryName("direct").trigger(availableNow=True)
+        writer = frame.writeStream.format("noop").queryName("direct").trigger(availableNow=True)
         checkpoint = str(shop.folder / "other")
-        query = query.option("checkpointLocation", checkpoint).start()
+        query = writer.option("checkpointLocation", checkpoint).start()
         query.awaitTermination()
     finally:
         # Spark hands events over later; removing waits for none, an empty bus does.
@@ -139,14 +143,20 @@ def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop):
     assert list((shop.folder / "tasks").glob("*.json")) == []
 
 
-def outcome(**changes):
-    fields = {"number": 3, "stream_batch": 3, "at": 0.0, "version": 2, "seconds": 1.5}
+def outcome(**changes: Any) -> Outcome:
+    fields: dict[str, Any] = {
+        "number": 3,
+        "stream_batch": 3,
+        "at": 0.0,
+        "version": 2,
+        "seconds": 1.5,
+    }
     fields |= {"counts": Counts(source=2, joined=2), "totals": Counts(source=9, joined=9)}
     fields |= {"capacity": None, "waiting_retry": 0, "waiting_deferred": 0}
     return Outcome(**(fields | changes))
 
 
-def test_names_are_escaped_and_what_is_not_known_is_left_out():
+def test_names_are_escaped_and_what_is_not_known_is_left_out() -> None:
     name = 'a "b" \\ c\nd'
     samples, _ = parsed(prometheus_text(name, outcome()))
     label = 'pipeline="a \\"b\\" \\\\ c\\nd"'
@@ -156,7 +166,7 @@ def test_names_are_escaped_and_what_is_not_known_is_left_out():
     assert prometheus_text(name, None) == ""
 
 
-def test_one_file_per_task_counts(tmp_path):
+def test_one_file_per_task_counts(tmp_path: Path) -> None:
     recorder = Recorder(ManualClock(), joined=10, unmatched=10, front_hits=5, pages_read=3)
     recorder.processing.add(0.25, 20)
     record = asdict(recorder.snapshot("inlj", peak_memory=7, budget=9)) | {"seconds": 2.0}
@@ -177,7 +187,7 @@ def test_one_file_per_task_counts(tmp_path):
     assert TaskMetrics(tmp_path / "none").collect() == {}
 
 
-def test_a_line_that_was_cut_off_is_ended(tmp_path):
+def test_a_line_that_was_cut_off_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lines"
     assert last_batch(path) is None
     append_line(path, {"batch": 1})
@@ -190,7 +200,7 @@ def test_a_line_that_was_cut_off_is_ended(tmp_path):
 
 
 @pytest.mark.service
-def test_status_before_and_after(shop):
+def test_status_before_and_after(shop: Shop) -> None:
     shop.master()
     shop.sell(20)
     pipeline = shop.pipeline(unmatched=Retry(), name="one")

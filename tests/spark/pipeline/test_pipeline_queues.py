@@ -4,42 +4,50 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
-from semistream.spark.pipeline.batch_log import BatchLog
+from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord
 from semistream.spark.pipeline.queues import QueueEntry
 from semistream.spark.pipeline.routes import Retry
 from semistream.testing import ManualClock, assert_same_rows, oracle_join, rows_of
+from tests.spark.pipeline.conftest import Shop
 
 pytestmark = pytest.mark.service
 
 OUTPUT = ("id", "n", "name")
 
 
-def entries(shop, queue):
+def entries(shop: Shop, queue: str) -> list[QueueEntry]:
     folder = shop.folder / "checkpoint" / "semistream" / queue
-    return sorted(QueueEntry.parse(path.name) for path in folder.glob("[0-9]*"))
+    found = []
+    for path in folder.glob("[0-9]*"):
+        entry = QueueEntry.parse(path.name)
+        assert entry is not None, path
+        found.append(entry)
+    return sorted(found)
 
 
-def records(shop):
+def records(shop: Shop) -> list[BatchRecord]:
     return BatchLog(shop.folder / "checkpoint" / "semistream").records()
 
 
 @pytest.fixture
-def clock():
+def clock() -> ManualClock:
     return ManualClock(1_000_000.0)
 
 
 @pytest.fixture
-def late(shop):
+def late(shop: Shop) -> Shop:
     """A shop whose last hundred goods are not in the master yet."""
     shop.master(shop.goods.slice(0, shop.keys - 100))
     return shop
 
 
-def test_a_late_master_row_is_joined(late, clock):
+def test_a_late_master_row_is_joined(late: Shop, clock: ManualClock) -> None:
     retry = Retry(backoff="30s", deadline="1h")
     sold = late.sell(200)
     status = late.run(unmatched=retry, clock=clock).status()
@@ -58,7 +66,7 @@ def test_a_late_master_row_is_joined(late, clock):
     assert sum(entry.rows for entry in entries(late, "retry")) == expected.unmatched
 
 
-def test_they_are_looked_for_again_without_a_new_batch(late, clock):
+def test_they_are_looked_for_again_without_a_new_batch(late: Shop, clock: ManualClock) -> None:
     retry = Retry(backoff="30s")
     sold = late.sell(200)
     late.run(unmatched=retry, clock=clock)
@@ -68,7 +76,7 @@ def test_they_are_looked_for_again_without_a_new_batch(late, clock):
     assert_same_rows(late.rows("out", *OUTPUT), oracle_join(sold, late.goods, on="id").rows)
 
 
-def test_backoff_grows_up_to_the_deadline(late, clock):
+def test_backoff_grows_up_to_the_deadline(late: Shop, clock: ManualClock) -> None:
     retry = Retry(backoff="10s", factor=3, deadline="100s")
     late.sell(pa.table({"id": [9_999, 1, None], "n": [0, 1, 2]}))
     seen = []
@@ -95,7 +103,7 @@ def test_backoff_grows_up_to_the_deadline(late, clock):
 
 
 @pytest.mark.parametrize("then", ["emit", "drop", "dead_letter"])
-def test_what_becomes_of_a_tuple_in_the_end(late, clock, then):
+def test_what_becomes_of_a_tuple_in_the_end(late: Shop, clock: ManualClock, then: str) -> None:
     dead = str(late.folder / "dead") if then == "dead_letter" else None
     retry = Retry(backoff=10, deadline=60, then=then, dead_letters=dead)
     late.sell(pa.table({"id": [9_999, 1], "n": [0, 1]}))
@@ -109,11 +117,12 @@ def test_what_becomes_of_a_tuple_in_the_end(late, clock, then):
     assert entries(late, "retry") == []
 
 
-def test_while_the_stream_rests_waiting_tuples_are_looked_after(late):
+def test_while_the_stream_rests_waiting_tuples_are_looked_after(late: Shop) -> None:
     """Spark runs no batch without new data; a change of the master must be noticed all the same."""
-    taken, seen = [], {number: threading.Event() for number in (0, 1)}
+    taken: list[tuple[Any, ...]] = []
+    seen = {number: threading.Event() for number in (0, 1)}
 
-    def take(frame, batch):
+    def take(frame: DataFrame, batch: int) -> None:
         taken.extend(rows_of(frame.toArrow()))
         seen[batch].set()
 
@@ -133,18 +142,19 @@ def test_while_the_stream_rests_waiting_tuples_are_looked_after(late):
 class Cashier:
     """A sink that takes a millisecond for each row, by the clock."""
 
-    def __init__(self, clock):
-        self.clock, self.taken = clock, {}
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.taken: dict[int, pa.Table] = {}
 
-    def __call__(self, frame, batch):
+    def __call__(self, frame: DataFrame, batch: int) -> None:
         self.taken[batch] = frame.toArrow()
         self.clock.advance(len(self.taken[batch]) / 1000)
 
-    def rows(self):
+    def rows(self) -> pa.Table:
         return pa.concat_tables(self.taken.values())
 
 
-def crowd(shop, rows, first):
+def crowd(shop: Shop, rows: int, first: int) -> pa.Table:
     """Sales of a few keys that come often and many that come once or twice."""
     table = shop.sales(rows)
     often = [(i * 7919) % 5 if i % 3 else int((i * 104_729) % shop.keys) for i in range(rows)]
@@ -153,7 +163,7 @@ def crowd(shop, rows, first):
     )
 
 
-def test_rare_keys_are_put_off_and_come_back(shop, clock):
+def test_rare_keys_are_put_off_and_come_back(shop: Shop, clock: ManualClock) -> None:
     shop.master()
     sizes = [1500, 3000, 3000, 100]
     starts = [0, 1500, 4500, 7500]
@@ -185,12 +195,17 @@ def test_rare_keys_are_put_off_and_come_back(shop, clock):
     assert max(put_off) <= min(kept)
 
 
-def test_tuples_that_wait_can_wait_again(late, clock):
+def test_tuples_that_wait_can_wait_again(late: Shop, clock: ManualClock) -> None:
     """Deferred, then unmatched, then retried: a tuple keeps its way."""
     tables = [crowd(late, rows, first) for rows, first in ((1500, 0), (3000, 1500), (3000, 4500))]
     sold = late.sell(*tables)
     cashier = Cashier(clock)
-    options = {"batch_target": 2, "unmatched": Retry(), "clock": clock, "sink": cashier}
+    options: dict[str, Any] = {
+        "batch_target": 2,
+        "unmatched": Retry(),
+        "clock": clock,
+        "sink": cashier,
+    }
     options["deferred"] = late.folder / "deferred"
     status = late.run(**options).status()
     early = oracle_join(sold, late.goods.slice(0, late.keys - 100), on="id")

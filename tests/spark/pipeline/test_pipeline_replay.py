@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 import semistream as ss
 from semistream.errors import CheckpointError, ConservationError
-from semistream.spark.pipeline import staging
-from semistream.spark.pipeline.batch_log import BatchLog, pinned_versions
+from semistream.spark.pipeline.batch_frame import BatchShape
+from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, pinned_versions
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.routes import Retry
 from semistream.spark.pipeline.sinks import ParquetSink
 from semistream.spark.pipeline.staging import Staging
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
+from tests.spark.pipeline.conftest import Shop
 
 pytestmark = pytest.mark.service
 
@@ -26,11 +29,11 @@ class CrashError(Exception):
     """A crash that a test has arranged."""
 
 
-def crash(monkeypatch, owner, name, nth, after):
+def crash(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, nth: int, after: bool) -> None:
     """Let the nth call of a method fail, before it does its work or after."""
     original, calls = getattr(owner, name), iter(range(1, 1000))
 
-    def wrapped(*arguments, **options):
+    def wrapped(*arguments: Any, **options: Any) -> Any:
         is_it = next(calls) == nth
         if is_it and not after:
             raise CrashError(name)
@@ -42,17 +45,18 @@ def crash(monkeypatch, owner, name, nth, after):
     monkeypatch.setattr(owner, name, wrapped)
 
 
-def expected(shop, tables):
+def expected(shop: Shop, tables: list[pa.Table]) -> list[tuple[Any, ...]]:
     """The rows of the warehouse, each joined with the version that its batch has recorded."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for record in BatchLog(shop.folder / "checkpoint" / "semistream").records():
         goods = versions(shop)[record.version]
+        assert record.stream_batch is not None
         joined = oracle_join(tables[record.stream_batch], goods, on="id", how="left").rows
         rows += [(*row, record.number) for row in joined]
     return rows
 
 
-def versions(shop):
+def versions(shop: Shop) -> dict[int, pa.Table]:
     """The goods in each version: every name changes."""
     goods = shop.goods
     names = {n: [f"{name} in version {n}" for name in goods["name"].to_pylist()] for n in (1, 2)}
@@ -70,7 +74,9 @@ POINTS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "after"), POINTS)
-def test_a_crash_changes_nothing(shop, monkeypatch, owner, name, after):
+def test_a_crash_changes_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, after: bool
+) -> None:
     shop.master(versions(shop)[1])
     tables = [shop.sales(60) for _ in range(3)]
     shop.sell(*tables)
@@ -80,7 +86,7 @@ def test_a_crash_changes_nothing(shop, monkeypatch, owner, name, after):
         with pytest.raises(CrashError):
             pipeline.await_termination()
     assert pipeline.status().state == "failed"
-    assert name in pipeline.status().error
+    assert name in (pipeline.status().error or "")
     # A run that does not keep to its record would now show the new names.
     shop.master(versions(shop)[2])
     shop.run()
@@ -90,7 +96,7 @@ def test_a_crash_changes_nothing(shop, monkeypatch, owner, name, after):
     assert found == ([1, 2, 2] if begun else [1, 1, 2])
 
 
-def records(shop):
+def records(shop: Shop) -> list[BatchRecord]:
     return BatchLog(shop.folder / "checkpoint" / "semistream").records()
 
 
@@ -108,12 +114,17 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "nth", "after"), STEPS)
-def test_a_crash_between_routes_changes_nothing(shop, monkeypatch, owner, name, nth, after):
+def test_a_crash_between_routes_changes_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, nth: int, after: bool
+) -> None:
     """Four outputs a batch: sink, rejected, retry queue, and what is taken out of that."""
     early, clock = shop.goods.slice(0, 300), ManualClock(1_000_000.0)
     shop.master(early)
     sold = shop.sell(80, 80, 80)
-    options = {"unmatched": Retry(backoff=1, deadline="1h"), "rejected": str(shop.folder / "bad")}
+    options: dict[str, Any] = {
+        "unmatched": Retry(backoff=1, deadline="1h"),
+        "rejected": str(shop.folder / "bad"),
+    }
     with monkeypatch.context() as patch:
         crash(patch, owner, name, nth, after)
         with pytest.raises(CrashError):
@@ -134,12 +145,17 @@ def test_a_crash_between_routes_changes_nothing(shop, monkeypatch, owner, name, 
     assert [path.name for path in (home / "staging").glob("[0-9]*")] == []
 
 
-def test_a_source_that_gives_other_rows_again_does_no_harm(shop, monkeypatch):
+def test_a_source_that_gives_other_rows_again_does_no_harm(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of the tuples are rejected by chance; a second throw must not decide anew."""
     shop.master()
     sold = shop.sell(200)
     source = shop.stream().selectExpr("*", "rand() AS luck")
-    options = {"rejected": str(shop.folder / "bad"), "checks": {"no luck": "luck < 0.5"}}
+    options: dict[str, Any] = {
+        "rejected": str(shop.folder / "bad"),
+        "checks": {"no luck": "luck < 0.5"},
+    }
     with monkeypatch.context() as patch:
         crash(patch, ParquetSink, "write", 2, False)
         with pytest.raises(CrashError):
@@ -150,7 +166,9 @@ def test_a_source_that_gives_other_rows_again_does_no_harm(shop, monkeypatch):
     assert sorted(kept + bad) == list(range(len(sold)))
 
 
-def test_an_unfinished_batch_of_waiting_tuples_is_finished_first(shop, monkeypatch):
+def test_an_unfinished_batch_of_waiting_tuples_is_finished_first(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock(1_000_000.0)
     shop.master(shop.goods.slice(0, 300))
     sold = shop.sell(80)
@@ -169,16 +187,20 @@ def test_an_unfinished_batch_of_waiting_tuples_is_finished_first(shop, monkeypat
 
 
 @pytest.mark.parametrize("rejects", [False, True])
-def test_a_lost_tuple_stops_the_query(shop, monkeypatch, rejects):
+def test_a_lost_tuple_stops_the_query(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, rejects: bool
+) -> None:
     """What the join gives is cut short: then nothing reaches any sink."""
     shop.master()
     shop.sell(80)
-    whole = staging.BatchShape.joined
+    whole = BatchShape.joined
 
-    def short(*arguments):
-        return whole(*arguments).where("n != 3")
+    def short(
+        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, metrics: str | None
+    ) -> DataFrame:
+        return whole(shape, frame, master, metrics).where("n != 3")
 
-    monkeypatch.setattr(staging.BatchShape, "joined", short)
+    monkeypatch.setattr(BatchShape, "joined", short)
     bad = str(shop.folder / "bad") if rejects else None
     with pytest.raises(ConservationError, match="Batch 0 does not add up"):
         shop.pipeline(rejected=bad).start().await_termination()
@@ -187,23 +209,29 @@ def test_a_lost_tuple_stops_the_query(shop, monkeypatch, rejects):
 
 
 @pytest.mark.parametrize("rejects", [False, True])
-def test_a_tuple_lost_for_another_doubled_stops_it_too(shop, monkeypatch, rejects):
+def test_a_tuple_lost_for_another_doubled_stops_it_too(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, rejects: bool
+) -> None:
     """The number of rows is right, the rows are not."""
     shop.master()
     shop.sell(pa.table({"id": [1, 2, 3, 4], "n": [1, 2, 3, 4]}))
-    whole = staging.BatchShape.joined
+    whole = BatchShape.joined
 
-    def swapped(*arguments):
-        frame = whole(*arguments)
-        return frame.where("n != 3").union(frame.where("n = 2"))
+    def swapped(
+        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, metrics: str | None
+    ) -> DataFrame:
+        joined = whole(shape, frame, master, metrics)
+        return joined.where("n != 3").union(joined.where("n = 2"))
 
-    monkeypatch.setattr(staging.BatchShape, "joined", swapped)
+    monkeypatch.setattr(BatchShape, "joined", swapped)
     bad = str(shop.folder / "bad") if rejects else None
     with pytest.raises(ConservationError):
         shop.pipeline(rejected=bad).start().await_termination()
 
 
-def test_versions_that_a_replay_needs_are_pinned(shop, monkeypatch):
+def test_versions_that_a_replay_needs_are_pinned(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (1, 2):
         master = shop.master(versions(shop)[number])
     checkpoint = shop.folder / "checkpoint"
@@ -230,7 +258,7 @@ def test_versions_that_a_replay_needs_are_pinned(shop, monkeypatch):
     assert ss.MasterTable.latest_version(shop.folder / "goods.master") == 6
 
 
-def test_a_log_without_sparks_offsets_is_refused(shop):
+def test_a_log_without_sparks_offsets_is_refused(shop: Shop) -> None:
     shop.master()
     shop.sell(30)
     shop.run()
@@ -240,10 +268,10 @@ def test_a_log_without_sparks_offsets_is_refused(shop):
         shop.pipeline().start()
 
 
-def test_two_pipelines_cannot_share_a_log(shop):
+def test_two_pipelines_cannot_share_a_log(shop: Shop) -> None:
     home = shop.folder / "log"
     one, other = BatchLog(home), BatchLog(home)
-    record = staging.BatchRecord(number=0, stream_batch=0, at=1.0, version=1)
+    record = BatchRecord(number=0, stream_batch=0, at=1.0, version=1)
     one.begin(record)
     with pytest.raises(CheckpointError, match="two pipelines"):
         other.begin(record)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import json
 from functools import reduce
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from semistream.spark.join import join
 from semistream.spark.shards.division import KeyShards, divided
 from semistream.testing import assert_same_rows, oracle_join, rows_of
+from tests.spark.conftest import Build
+from tests.spark.other_session import OtherSession
 
 pytestmark = pytest.mark.service
 
 KEYS = 1_000
 
 
-def goods_of(string=False):
+def goods_of(string: bool = False) -> pa.Table:
     """A master with two rows for some keys, and one without a key."""
     ids = [*range(KEYS), *range(0, KEYS, 7)]
     values = [f"clé {i}" for i in ids] if string else ids
     return pa.table({"id": [*values, None], "name": [f"name {i}" for i in range(len(ids) + 1)]})
 
 
-def sales_of(seed, rows, string=False, hot=0.5):
+def sales_of(seed: int, rows: int, string: bool = False, hot: float = 0.5) -> pa.Table:
     """Sales of which a share `hot` has one key; some keys are absent, and some null."""
     random = np.random.default_rng(seed)
     ids = random.integers(0, KEYS + 100, rows)
@@ -38,11 +43,13 @@ def sales_of(seed, rows, string=False, hot=0.5):
 
 
 @pytest.mark.parametrize("string", [False, True], ids=["integer", "string"])
-def test_shards_agree_with_spark(spark, build, seed, string):
+def test_shards_agree_with_spark(
+    spark: SparkSession, build: Build, seed: int, string: bool
+) -> None:
     goods, sales = goods_of(string), sales_of(seed, 3_000, string)
     stream, table = spark.createDataFrame(sales).repartition(3), spark.createDataFrame(goods)
     masters = {count: build(goods, shards=count) for count in (1, 3, 4)}
-    arguments = {"on": "id", "memory": "1MB"}
+    arguments: dict[str, Any] = {"on": "id", "memory": "1MB"}
     runs = {
         f"{count} {shuffle} {how}": join(stream, master, how=how, shuffle=shuffle, **arguments)
         for count, master in masters.items()
@@ -63,7 +70,9 @@ def test_shards_agree_with_spark(spark, build, seed, string):
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_stream_agrees_with_sparks_stream_static_join(spark, build, tmp_path, seed, shuffle):
+def test_a_stream_agrees_with_sparks_stream_static_join(
+    spark: SparkSession, build: Build, tmp_path: Path, seed: int, shuffle: bool | None
+) -> None:
     goods, folder = goods_of(), tmp_path / "sales"
     folder.mkdir()
     for i in range(3):
@@ -89,7 +98,7 @@ def test_a_stream_agrees_with_sparks_stream_static_join(spark, build, tmp_path, 
     assert all(0 < record["peak_memory"] <= record["budget"] == 1 << 20 for record in records)
 
 
-def run(frame, name, folder):
+def run(frame: DataFrame, name: str, folder: Path) -> list[tuple[Any, ...]]:
     """All micro-batches of the query to their end; its rows from the memory sink."""
     writer = frame.writeStream.format("memory").queryName(name).outputMode("append")
     checkpoint = str(folder / f"{name}.checkpoint")
@@ -99,7 +108,9 @@ def run(frame, name, folder):
     return rows_of(frame.sparkSession.table(name).toArrow())
 
 
-def test_a_hot_key_does_not_make_one_task_do_all_the_work(spark, build, seed):
+def test_a_hot_key_does_not_make_one_task_do_all_the_work(
+    spark: SparkSession, build: Build, seed: int
+) -> None:
     count = 4
     master = build(goods_of(), shards=count)
     stream = spark.createDataFrame(sales_of(seed, 20_000, hot=0.6)).repartition(2)
@@ -125,7 +136,14 @@ def test_a_hot_key_does_not_make_one_task_do_all_the_work(spark, build, seed):
         (180_000, None, True),
     ],
 )
-def test_when_the_stream_is_divided(spark, build, capsys, memory, shuffle, divides):
+def test_when_the_stream_is_divided(
+    spark: SparkSession,
+    build: Build,
+    capsys: pytest.CaptureFixture[str],
+    memory: int | str,
+    shuffle: bool | None,
+    divides: bool,
+) -> None:
     master = build(pa.table({"id": range(12_000), "name": ["x" * 30] * 12_000}), shards=4)
     size = int(master.pages.length.sum())
     assert 4 * 110_000 < size <= 4 * 180_000
@@ -137,12 +155,14 @@ def test_when_the_stream_is_divided(spark, build, capsys, memory, shuffle, divid
     assert "MapInArrow semistream_chybridjoin" in plan
 
 
-def test_one_shard_is_never_divided(spark, build, capsys):
+def test_one_shard_is_never_divided(
+    spark: SparkSession, build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
     join(spark.range(3), build(goods_of()), on="id", memory="1MB", shuffle=True).explain()
     assert "semistream_divide" not in capsys.readouterr().out
 
 
-def test_tasks_put_together_after_the_join(spark, build, seed):
+def test_tasks_put_together_after_the_join(spark: SparkSession, build: Build, seed: int) -> None:
     sales, goods = sales_of(seed, 2_000), goods_of()
     stream = spark.createDataFrame(sales)
     out = join(stream, build(goods, shards=4), on="id", how="left", memory="1MB", shuffle=True)
@@ -151,7 +171,9 @@ def test_tasks_put_together_after_the_join(spark, build, seed):
     assert out.limit(3).count() == 3
 
 
-def test_adaptive_execution_leaves_the_tasks_alone(spark, build, seed):
+def test_adaptive_execution_leaves_the_tasks_alone(
+    spark: SparkSession, build: Build, seed: int
+) -> None:
     sales, goods = sales_of(seed, 2_000), goods_of()
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
@@ -165,7 +187,7 @@ def test_adaptive_execution_leaves_the_tasks_alone(spark, build, seed):
     assert_same_rows(found, oracle_join(sales, goods, on="id").rows)
 
 
-def test_columns_may_have_the_names_of_the_destination(spark, build):
+def test_columns_may_have_the_names_of_the_destination(spark: SparkSession, build: Build) -> None:
     names = ["id", "__semistream_shard", "__SEMISTREAM_TASK", "__semistream__shard"]
     sales = pa.table([[1, 2], [3, 4], [5, 6], [7, 8]], names=names)
     out = join(
@@ -176,7 +198,7 @@ def test_columns_may_have_the_names_of_the_destination(spark, build):
     assert_same_rows(rows_of(out.toArrow()), oracle_join(sales, goods_of(), on="id").rows)
 
 
-def test_a_frame_without_rows(spark, build):
+def test_a_frame_without_rows(spark: SparkSession, build: Build) -> None:
     for shuffle in (True, False):
         out = join(
             spark.range(0), build(goods_of(), shards=3), on="id", memory="1MB", shuffle=shuffle
@@ -205,7 +227,9 @@ answer = found
 
 
 @pytest.mark.slow
-def test_shards_under_connect(connect, build, tmp_path, seed):
+def test_shards_under_connect(
+    connect: OtherSession, build: Build, tmp_path: Path, seed: int
+) -> None:
     sales, goods = sales_of(seed, 1_000), goods_of()
     master = build(goods, shards=3)
     (tmp_path / "sales").mkdir()

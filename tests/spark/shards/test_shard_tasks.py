@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Generator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.algorithms import Engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.relation import shard_of
 from semistream.spark import worker
 from semistream.spark.shards import joins
 from semistream.spark.shards.division import NO_SHARD, Divider, HotKeys
+from semistream.spark.shards.joins import AllShards, OneShard
 from semistream.spark.shards.rows import RowsByShard, pieces_of
 from semistream.spark.worker import EngineCache, EngineKey, JoinTask, key_types
 from semistream.testing import assert_same_rows, oracle_join, rows_of
+from tests.spark.conftest import Build
 
 KEYS = 3_000
 MEMORY = 1 << 20
 NAMES = ("shard", "task")
 
 
-def goods_of(keys, string=False):
+class MakeTask(Protocol):
+    """Makes the task of a join with a master that it builds."""
+
+    def __call__(self, goods: pa.Table, shards: int, divided: bool, **options: Any) -> JoinTask: ...
+
+
+def goods_of(keys: int, string: bool = False) -> pa.Table:
     """A master with a second row for every seventh key."""
     ids = np.concatenate([np.arange(keys), np.arange(0, keys, 7)])
     names = [f"name {row} of {i}" for row, i in enumerate(ids)]
     return pa.table({"id": [f"clé {i}" for i in ids] if string else ids, "name": names})
 
 
-def sales_of(seed, rows, hot=0.6, string=False, batch=1_000, text=20):
+def sales_of(
+    seed: int, rows: int, hot: float = 0.6, string: bool = False, batch: int = 1_000, text: int = 20
+) -> list[pa.RecordBatch]:
     """Batches in which one key has a share of `hot`, some keys are absent and some null."""
     random = np.random.default_rng(seed)
     ids = random.integers(0, KEYS + 300, rows)
@@ -42,11 +56,12 @@ def sales_of(seed, rows, hot=0.6, string=False, batch=1_000, text=20):
     column = pa.array(values, mask=mask)
     words = ["x" * int(n) for n in random.integers(0, 2 * text, rows)]
     table = pa.table({"id": column, "n": np.arange(rows), "text": words})
-    return table.to_batches(max_chunksize=batch)
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=batch)
+    return batches
 
 
 @pytest.fixture
-def engines(monkeypatch):
+def engines(monkeypatch: pytest.MonkeyPatch) -> EngineCache:
     """A cache of the test's own."""
     cache = EngineCache(2)
     monkeypatch.setattr(worker, "_ENGINES", cache)
@@ -54,9 +69,10 @@ def engines(monkeypatch):
 
 
 @pytest.fixture
-def make_task(build):
-    def make(goods, shards, divided, **options):
-        settings = {"how": "left", "algorithm": "chybridjoin", "memory": MEMORY, "io": "unmapped"}
+def make_task(build: Build) -> MakeTask:
+    def make(goods: pa.Table, shards: int, divided: bool, **options: Any) -> JoinTask:
+        settings: dict[str, Any] = {"how": "left", "algorithm": "chybridjoin", "memory": MEMORY}
+        settings["io"] = "unmapped"
         layout = options.pop("layout", "key")
         master = build(goods, shards=shards, layout=layout)
         task = JoinTask(str(master.path), 1, (("id", "id"),), **(settings | options), shards=shards)
@@ -65,11 +81,11 @@ def make_task(build):
     return make
 
 
-def by_task(task, batches):
+def by_task(task: JoinTask, batches: list[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
     """The batches that each task gets after the shuffle."""
     divider = Divider(task.key_shards(ss.MasterTable.open(task.path)), NAMES)
     addressed = [divider.addressed(batch) for batch in batches]
-    parts = [[] for _ in range(task.shards)]
+    parts: list[list[pa.RecordBatch]] = [[] for _ in range(task.shards)]
     for batch, i in itertools.product(addressed, range(task.shards)):
         parts[i].append(batch.filter(pa.array(batch["task"].to_numpy() == i)))
     return parts
@@ -78,7 +94,7 @@ def by_task(task, batches):
 # Routes
 
 
-def test_hot_keys_are_found_and_others_are_not(seed):
+def test_hot_keys_are_found_and_others_are_not(seed: int) -> None:
     random, tasks = np.random.default_rng(seed), 4
     hot = HotKeys(tasks)
     for _ in range(20):
@@ -92,14 +108,14 @@ def test_hot_keys_are_found_and_others_are_not(seed):
         assert len(hot) <= 4 * tasks
 
 
-def test_counts_go_on_from_batch_to_batch():
+def test_counts_go_on_from_batch_to_batch() -> None:
     hot = HotKeys(2)
     # Less than 64 tuples a batch, but a half of all.
     marks = [hot.count(np.array([5] * 30 + list(range(100 * i, 100 * i + 30)))) for i in (1, 2, 3)]
     assert [mark.sum() for mark in marks] == [0, 0, 30]
 
 
-def test_a_key_that_was_hot_and_comes_no_more_is_forgotten():
+def test_a_key_that_was_hot_and_comes_no_more_is_forgotten() -> None:
     hot = HotKeys(2)
     assert hot.count(np.full(100, 5)).all()
     for i in range(20):
@@ -107,11 +123,13 @@ def test_a_key_that_was_hot_and_comes_no_more_is_forgotten():
     assert not hot.count(np.array([5])).any()
 
 
-def test_few_tuples_are_never_hot():
+def test_few_tuples_are_never_hot() -> None:
     assert not HotKeys(8).count(np.full(60, 3)).any()
 
 
-def test_tuples_go_to_their_shard_but_those_of_hot_keys_to_all(make_task, seed):
+def test_tuples_go_to_their_shard_but_those_of_hot_keys_to_all(
+    make_task: MakeTask, seed: int
+) -> None:
     task = make_task(goods_of(KEYS), 4, divided=True)
     keys = task.key_shards(ss.MasterTable.open(task.path))
     divider, batches = Divider(keys, NAMES), sales_of(seed, 8_000)
@@ -130,7 +148,7 @@ def test_tuples_go_to_their_shard_but_those_of_hot_keys_to_all(make_task, seed):
     assert np.bincount(tasks).max() < len(tasks) * (1 / 4 + 0.03)
 
 
-def test_a_destination_is_the_same_when_a_task_is_run_again(make_task, seed):
+def test_a_destination_is_the_same_when_a_task_is_run_again(make_task: MakeTask, seed: int) -> None:
     task = make_task(goods_of(KEYS), 3, divided=True)
     keys, batches = task.key_shards(ss.MasterTable.open(task.path)), sales_of(seed, 5_000)
     dividers = [Divider(keys, NAMES, turn=2) for _ in range(2)]
@@ -138,7 +156,7 @@ def test_a_destination_is_the_same_when_a_task_is_run_again(make_task, seed):
     assert all(one.equals(other) for one, other in zip(first, again, strict=True))
 
 
-def test_what_matches_nothing_has_no_shard(make_task):
+def test_what_matches_nothing_has_no_shard(make_task: MakeTask) -> None:
     task = make_task(goods_of(KEYS), 3, divided=True)
     keys = task.key_shards(ss.MasterTable.open(task.path))
     codes, shards = keys.of(pa.record_batch({"id": pa.array([1, None, 2])}))
@@ -149,7 +167,7 @@ def test_what_matches_nothing_has_no_shard(make_task):
 # Rows set aside
 
 
-def test_rows_by_shard(seed):
+def test_rows_by_shard(seed: int) -> None:
     random, rows = np.random.default_rng(seed), RowsByShard()
     wanted = []
     for start in (0, 500):
@@ -167,7 +185,7 @@ def test_rows_by_shard(seed):
     assert (rows.bytes, rows.shards, list(rows.of(2))) == (0, [], [])
 
 
-def test_pieces_of_a_batch():
+def test_pieces_of_a_batch() -> None:
     batch = pa.record_batch({"text": ["x" * (i % 50) for i in range(1_000)] + ["y" * 5_000]})
     pieces = list(pieces_of(batch, 1_000))
     assert rows_of(pieces) == rows_of(batch)
@@ -182,7 +200,16 @@ def test_pieces_of_a_batch():
 @pytest.mark.parametrize("string", [False, True], ids=["integer", "string"])
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("divided", [False, True], ids=["all shards", "one shard"])
-def test_rows_and_memory(engines, make_task, tmp_path, seed, divided, how, string, layout):
+def test_rows_and_memory(
+    engines: EngineCache,
+    make_task: MakeTask,
+    tmp_path: Path,
+    seed: int,
+    divided: bool,
+    how: str,
+    string: bool,
+    layout: str,
+) -> None:
     goods, folder = goods_of(KEYS, string), tmp_path / "metrics"
     task = make_task(goods, 3, divided, how=how, layout=layout, metrics=str(folder))
     batches = sales_of(seed, 12_000, string=string)
@@ -198,7 +225,9 @@ def test_rows_and_memory(engines, make_task, tmp_path, seed, divided, how, strin
 
 
 @pytest.mark.parametrize("algorithm", ss.ALGORITHMS)
-def test_every_algorithm(engines, make_task, seed, algorithm):
+def test_every_algorithm(
+    engines: EngineCache, make_task: MakeTask, seed: int, algorithm: str
+) -> None:
     goods, batches = goods_of(KEYS), sales_of(seed, 4_000)
     wanted = oracle_join(batches, goods, on="id", how="left").rows
     for divided in (True, False):
@@ -207,7 +236,9 @@ def test_every_algorithm(engines, make_task, seed, algorithm):
         assert_same_rows([r for p in parts for r in rows_of(list(task(iter(p))))], wanted)
 
 
-def test_a_task_joins_whatever_comes_to_it(engines, make_task, seed):
+def test_a_task_joins_whatever_comes_to_it(
+    engines: EngineCache, make_task: MakeTask, seed: int
+) -> None:
     # As if all tasks' parts had been put into one.
     goods, batches = goods_of(KEYS), sales_of(seed, 6_000)
     task = make_task(goods, 4, divided=True)
@@ -216,7 +247,7 @@ def test_a_task_joins_whatever_comes_to_it(engines, make_task, seed):
     assert_same_rows(rows_of(list(task(iter(mixed)))), wanted)
 
 
-def test_shards_without_rows(engines, make_task, seed):
+def test_shards_without_rows(engines: EngineCache, make_task: MakeTask, seed: int) -> None:
     goods, batches = goods_of(2), sales_of(seed, 2_000)
     wanted = oracle_join(batches, goods, on="id", how="left").rows
     for divided in (True, False):
@@ -228,28 +259,36 @@ def test_shards_without_rows(engines, make_task, seed):
 class Watched:
     """A maker of engines that remembers them, and when they ran."""
 
-    def __init__(self, task):
-        self.task, self.made, self.look_ups = task, [], []
+    def __init__(self, task: JoinTask) -> None:
+        self.task = task
+        self.made: list[Engine] = []
+        self.look_ups: list[Engine] = []
 
-    def engine(self, master, memory):
+    def engine(self, master: ss.MasterTable, memory: int) -> Engine:
         self.made.append(self.task.engine(master, memory))
         return self.made[-1]
 
-    def look_up_engine(self, master, memory):
+    def look_up_engine(self, master: ss.MasterTable, memory: int) -> Engine:
         self.look_ups.append(self.task.look_up_engine(master, memory))
         return self.look_ups[-1]
 
 
-def opened(task, monkeypatch, shard=None):
+def opened(
+    task: JoinTask, monkeypatch: pytest.MonkeyPatch, shard: int | None = None
+) -> tuple[AllShards | OneShard, Watched]:
     """What joins with the shards, and the engines it makes."""
     watched = Watched(task)
     for name in ("AllShards", "OneShard"):
         kind = getattr(joins, name)
         monkeypatch.setattr(worker, name, lambda _, *given, kind=kind: kind(watched, *given))
-    return EngineKey(task, 1, b"", shard).open(), watched
+    joining = EngineKey(task, 1, b"", shard).open()
+    assert isinstance(joining, AllShards | OneShard)
+    return joining, watched
 
 
-def test_the_engines_of_all_shards_share_the_memory(make_task, monkeypatch, seed):
+def test_the_engines_of_all_shards_share_the_memory(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     joining, watched = opened(make_task(goods_of(KEYS), 4, divided=False), monkeypatch)
     list(joining.run(iter(sales_of(seed, 9_000))))
     list(joining.run(iter(sales_of(seed + 1, 9_000))))
@@ -261,10 +300,13 @@ def test_the_engines_of_all_shards_share_the_memory(make_task, monkeypatch, seed
     assert sum(e.memory().get("stream table", 0) for e in watched.made) == 0
 
 
-def test_the_engines_of_one_shard_share_the_memory(make_task, monkeypatch, seed):
+def test_the_engines_of_one_shard_share_the_memory(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     task = make_task(goods_of(KEYS), 4, divided=True)
     part = by_task(task, sales_of(seed, 30_000))[2]
     joining, watched = opened(task, monkeypatch, 2)
+    assert isinstance(joining, OneShard)
     most = 0
     for _ in joining.run(iter(part)):
         shares = joining.memory()
@@ -282,7 +324,9 @@ def test_the_engines_of_one_shard_share_the_memory(make_task, monkeypatch, seed)
     assert joining.metrics().arrived == sum(batch.num_rows for batch in part)
 
 
-def test_pages_of_hot_keys_are_read_once_a_piece(make_task, monkeypatch, seed):
+def test_pages_of_hot_keys_are_read_once_a_piece(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     task = make_task(goods_of(KEYS), 2, divided=True)
     hot_shard, *places = shard_of(np.array([5, *range(KEYS - 100, KEYS)]), 2).tolist()
     far = KEYS - 100 + places.index(hot_shard)
@@ -303,7 +347,9 @@ def test_pages_of_hot_keys_are_read_once_a_piece(make_task, monkeypatch, seed):
     assert sum(each.pages_read for each in looked_up) <= 2 * pieces
 
 
-def test_wider_tuples_leave_the_own_engine_less(make_task, monkeypatch, seed):
+def test_wider_tuples_leave_the_own_engine_less(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     goods, memory = goods_of(KEYS), 400_000
     task = make_task(goods, 2, divided=True, memory=memory)
     joining, _ = opened(task, monkeypatch, 0)
@@ -319,14 +365,16 @@ def test_wider_tuples_leave_the_own_engine_less(make_task, monkeypatch, seed):
     assert shares[0] > shares[1] == shares[2]
 
 
-def test_an_engine_that_has_too_little_says_of_how_much(engines, make_task, seed):
+def test_an_engine_that_has_too_little_says_of_how_much(
+    engines: EngineCache, make_task: MakeTask, seed: int
+) -> None:
     task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=60_000)
     with pytest.raises(BudgetError, match="the least is") as caught:
         list(task(iter(by_task(task, sales_of(seed, 1_000))[0])))
     assert "part of the task's 60,000 bytes" in caught.value.__notes__[0]
 
 
-def test_too_little_memory_for_look_ups(make_task, seed):
+def test_too_little_memory_for_look_ups(make_task: MakeTask, seed: int) -> None:
     task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=50_000)
     with pytest.raises(BudgetError, match="one of 2 shards: look-ups"):
         list(task(iter(by_task(task, sales_of(seed, 1_000))[0])))
@@ -335,7 +383,9 @@ def test_too_little_memory_for_look_ups(make_task, seed):
 # What is kept
 
 
-def test_each_shard_has_an_engine_of_its_own(engines, make_task, seed):
+def test_each_shard_has_an_engine_of_its_own(
+    engines: EngineCache, make_task: MakeTask, seed: int
+) -> None:
     task = make_task(goods_of(KEYS), 2, divided=True)
     parts = by_task(task, sales_of(seed, 2_000))
     for part in parts * 2:
@@ -345,10 +395,12 @@ def test_each_shard_has_an_engine_of_its_own(engines, make_task, seed):
     assert None not in kept
     assert len(engines) == 0
     # What the front stage has learned serves the next batch.
-    assert all(each.metrics().front_hits > 0 for each in kept)
+    assert all(each is not None and each.metrics().front_hits > 0 for each in kept)
 
 
-def test_engines_of_all_shards_are_kept_together(engines, make_task, seed):
+def test_engines_of_all_shards_are_kept_together(
+    engines: EngineCache, make_task: MakeTask, seed: int
+) -> None:
     task, batches = make_task(goods_of(KEYS), 3, divided=False), sales_of(seed, 2_000)
     list(task(iter(batches)))
     kept = engines.take(EngineKey(task, 1, batches[0].schema.serialize().to_pybytes()))
@@ -360,19 +412,24 @@ def test_engines_of_all_shards_are_kept_together(engines, make_task, seed):
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_a_run_that_did_not_end_is_given_up(engines, make_task, seed, divided):
+def test_a_run_that_did_not_end_is_given_up(
+    engines: EngineCache, make_task: MakeTask, seed: int, divided: bool
+) -> None:
     task = make_task(goods_of(KEYS), 3, divided)
     batches = sales_of(seed, 9_000)
     part = by_task(task, batches)[0] if divided else batches
     for taken in (1, 3, 7):
         running = task(iter(part))
+        assert isinstance(running, Generator)
         assert len(list(itertools.islice(running, taken))) == taken
         running.close()
         assert len(engines) == 0
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_a_version_in_other_shards_stops_the_query(engines, make_task, seed, divided):
+def test_a_version_in_other_shards_stops_the_query(
+    engines: EngineCache, make_task: MakeTask, seed: int, divided: bool
+) -> None:
     goods, batches = goods_of(KEYS), sales_of(seed, 500)
     task = replace(make_task(goods, 3, divided), version=None)
     part = by_task(task, batches)[0] if divided else batches
@@ -382,7 +439,9 @@ def test_a_version_in_other_shards_stops_the_query(engines, make_task, seed, div
         list(task(iter(part)))
 
 
-def test_a_version_with_another_key_stops_a_divided_query(engines, make_task, seed):
+def test_a_version_with_another_key_stops_a_divided_query(
+    engines: EngineCache, make_task: MakeTask, seed: int
+) -> None:
     goods = goods_of(KEYS)
     task = replace(make_task(goods, 3, divided=True), version=None)
     part = by_task(task, sales_of(seed, 500))[0]
@@ -392,7 +451,7 @@ def test_a_version_with_another_key_stops_a_divided_query(engines, make_task, se
         list(task(iter(part)))
 
 
-def test_updates_keep_the_shards(engines, make_task, seed):
+def test_updates_keep_the_shards(engines: EngineCache, make_task: MakeTask, seed: int) -> None:
     goods, batches = goods_of(KEYS), sales_of(seed, 3_000)
     for divided in (True, False):
         task = replace(make_task(goods, 3, divided), version=None)
