@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
         for workload in WORKLOADS:
             batches = stream(workload, args)
             for rule in (NO_RULE, *ADMISSIONS):
-                options = {} if rule == NO_RULE else {"admission": rule}
+                options: dict[str, Any] = {} if rule == NO_RULE else {"admission": rule}
                 algorithm = "hybridjoin" if rule == NO_RULE else "chybridjoin"
                 engine = ss.engine(
                     master,

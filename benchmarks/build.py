@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import semistream as ss
 from results import machine, write_results
@@ -97,7 +98,7 @@ def main() -> None:
         print(f"built in {seconds:,.0f} s: {args.rows / seconds:,.0f} rows/s, {size:,} bytes")
         print(f"peaks: {', '.join(f'{n} {s >> 20:,} MiB' for n, s in peaks.by_name.items())}")
         spark.stop()
-    line = {"seconds": seconds, "bytes": size, "pages": master.page_count}
+    line: dict[str, Any] = {"seconds": seconds, "bytes": size, "pages": master.page_count}
     line |= {"peaks": peaks.by_name, "together": peaks.together, "parameters": vars(args)}
     write_results(RESULTS, [line], machine(ss.__version__))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,15 +39,6 @@ def having(*options: str) -> list[str]:
         if not any(option in needs_of(algorithm).options for algorithm in ss.ALGORITHMS):
             raise LookupError(f"No algorithm has an option {option!r}: was it renamed?")
     return [name for name in ss.ALGORITHMS if {*options} <= {*needs_of(name).options}]
-
-
-def started(
-    engine: ss.Engine, stream: Iterable[pa.RecordBatch]
-) -> Generator[pa.RecordBatch, None, None]:
-    """A run that can be closed before its end."""
-    run = engine.run(stream)
-    assert isinstance(run, Generator)
-    return run
 
 
 class Contract:

@@ -8,7 +8,7 @@ import pytest
 
 import semistream as ss
 from semistream.testing import assert_same_rows, checked_run, oracle_join
-from tests.contract.harness import Contract, having, started
+from tests.contract.harness import Contract, having
 
 ROWS = 400
 
@@ -48,7 +48,7 @@ def test_every_run_is_exact(contract: Contract, layout: str) -> None:
 def test_a_run_may_be_left_and_another_begun(contract: Contract) -> None:
     engine = contract.engine(contract.master(products()), memory="256KB")
     for stop in (0, 1, 3):
-        left = started(engine, sales(1))
+        left = engine.run(sales(1))
         for _ in range(stop):
             next(left)
         left.close()

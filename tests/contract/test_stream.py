@@ -12,7 +12,7 @@ import pytest
 
 from semistream.errors import OptionError, StreamSchemaError
 from semistream.testing import ManualClock, assert_same_rows, checked_run, oracle_join, rows_of
-from tests.contract.harness import Contract, started
+from tests.contract.harness import Contract
 
 ROWS = 300
 
@@ -49,7 +49,7 @@ class Source:
 def test_an_endless_stream_gives_output_before_it_ends(contract: Contract, how: str) -> None:
     source = Source(batch_of(n) for n in itertools.count())
     engine = contract.engine(contract.master(products()), how=how)
-    run = started(engine, source)
+    run = engine.run(source)
     for _ in itertools.islice(run, 6):
         engine.check()
     metrics = engine.metrics()
@@ -145,7 +145,7 @@ def test_an_engine_runs_again_from_the_start(contract: Contract, how: str) -> No
 
 def test_a_run_closed_early_leaves_the_engine_ready(contract: Contract, how: str) -> None:
     table, engine = products(), contract.engine(contract.master(products()), how=how)
-    run = started(engine, (batch_of(n) for n in itertools.count()))
+    run = engine.run(batch_of(n) for n in itertools.count())
     next(run)
     run.close()
     engine.check()
@@ -170,7 +170,7 @@ def test_a_run_that_failed_leaves_the_engine_ready(contract: Contract) -> None:
 
 def test_two_runs_at_once_are_refused(contract: Contract) -> None:
     engine = contract.engine(contract.master(products()))
-    first = started(engine, (batch_of(n) for n in itertools.count()))
+    first = engine.run(batch_of(n) for n in itertools.count())
     next(first)
     with pytest.raises(OptionError, match=r"running already.*another engine"):
         engine.run([batch_of(1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from semistream_papers.claims.claim import AGREES, DIFFERS, DIRECTION, FITTED, C
 from semistream_papers.claims.table import CLAIMS
 from semistream_papers.figures.catalogue import FIGURES, chosen
 from semistream_papers.figures.drawings import DRAWINGS
+from semistream_papers.figures.figure import Figure
 from semistream_papers.figures.reproduction import Drawn, Reproduction
 from semistream_papers.report.charts import write_chart
 from semistream_papers.runs.platforms import MYSQL, RAW_DISK
@@ -35,13 +37,13 @@ SMALL = Setting(
 )
 
 
-def test_every_figure_of_the_papers_has_a_record():
+def test_every_figure_of_the_papers_has_a_record() -> None:
     wanted = [f"{paper}-{number}" for paper, some in WANTED.items() for number in some.split()]
     assert list(FIGURES) == wanted
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=list(FIGURES))
-def test_a_figure_says_what_it_needs(figure):
+def test_a_figure_says_what_it_needs(figure: Figure) -> None:
     if figure.drawing:
         assert figure.drawing in DRAWINGS
         return
@@ -52,7 +54,7 @@ def test_a_figure_says_what_it_needs(figure):
     assert len(list(figure.points("smoke"))) <= len(list(figure.points("paper")))
 
 
-def test_figures_are_chosen_by_name_and_by_paper():
+def test_figures_are_chosen_by_name_and_by_paper() -> None:
     assert [one.name for one in chosen(["meshjoin-6b", "oxhybridjoin"])][:2] == [
         "meshjoin-6b",
         "oxhybridjoin-4",
@@ -62,7 +64,7 @@ def test_figures_are_chosen_by_name_and_by_paper():
         chosen(["meshjoin-9z"])
 
 
-def test_settings_that_differ_in_nothing_that_matters_share_a_run():
+def test_settings_that_differ_in_nothing_that_matters_share_a_run() -> None:
     one = scaled(Setting("meshjoin", 10**6, 10**7, front_percent=75), "smoke")
     other = scaled(Setting("meshjoin", 10**6, 10**7, pinned_rows=900), "smoke")
     assert one.key("priced") == other.key("priced") != one.key("measured")
@@ -71,7 +73,7 @@ def test_settings_that_differ_in_nothing_that_matters_share_a_run():
         scaled(one, "huge")
 
 
-def test_a_priced_run_comes_out_the_same_every_time():
+def test_a_priced_run_comes_out_the_same_every_time() -> None:
     setting = replace(SMALL, algorithm="chybridjoin", scatter=True)
     first, second = run(setting), run(setting)
     assert first == second
@@ -79,7 +81,7 @@ def test_a_priced_run_comes_out_the_same_every_time():
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "hybridjoin"])
-def test_the_priced_rate_does_not_depend_on_the_scale(algorithm):
+def test_the_priced_rate_does_not_depend_on_the_scale(algorithm: str) -> None:
     rates = [
         run(replace(SMALL, algorithm=algorithm, exponent=0.0, factor=factor))["rate"]
         for factor in (0.1, 0.2)
@@ -87,7 +89,7 @@ def test_the_priced_rate_does_not_depend_on_the_scale(algorithm):
     assert rates[0] == pytest.approx(rates[1], rel=0.05)
 
 
-def test_a_meshjoin_run_is_priced_as_counted_by_hand():
+def test_a_meshjoin_run_is_priced_as_counted_by_hand() -> None:
     """All of MESHJOIN's operations follow from its sizes."""
     result = run(replace(SMALL, exponent=0.5))
     sizes, counted, prices = result["sizes"], result["counters"], MYSQL.factors
@@ -105,7 +107,7 @@ def test_a_meshjoin_run_is_priced_as_counted_by_hand():
     assert result["seconds"] == pytest.approx(seconds, rel=0.02)
 
 
-def test_a_look_up_fetches_a_row():
+def test_a_look_up_fetches_a_row() -> None:
     prices = RAW_DISK.prices("inlj")
     assert (prices.partition_read, prices.byte_read) == (RAW_DISK.look_up, 0.0)
     assert RAW_DISK.prices("meshjoin") is RAW_DISK.factors
@@ -113,7 +115,7 @@ def test_a_look_up_fetches_a_row():
     assert result["rate"] == pytest.approx(1 / 6.7e-3, rel=0.02)
 
 
-def test_a_measured_run_is_repeated_on_a_real_master(tmp_path):
+def test_a_measured_run_is_repeated_on_a_real_master(tmp_path: Path) -> None:
     setting = replace(SMALL, algorithm="hybridjoin")
     result = run(setting, "measured", tmp_path)
     assert len(result["rates"]) == 3
@@ -124,21 +126,21 @@ def test_a_measured_run_is_repeated_on_a_real_master(tmp_path):
     }
 
 
-def test_a_measured_run_looks_single_rows_up_in_small_pages(tmp_path):
+def test_a_measured_run_looks_single_rows_up_in_small_pages(tmp_path: Path) -> None:
     setting = replace(SMALL, algorithm="inlj", scatter=True)
     assert run(setting, "measured", tmp_path)["rate"] > 0
     (path,) = tmp_path.glob("*.master")
     assert MasterTable.open(path).pages.max_length <= 4096
 
 
-def test_a_measured_run_goes_on_with_a_larger_relation(tmp_path):
+def test_a_measured_run_goes_on_with_a_larger_relation(tmp_path: Path) -> None:
     setting = replace(SMALL, algorithm="cmeshjoin", growth=2.0)
     result = run(setting, "measured", tmp_path)
     assert result["sizes"]["rows"] == 2 * result["before"]["sizes"]["rows"]
     assert result["timeline"]
 
 
-def test_results_are_found_again_and_half_a_line_is_left_out(tmp_path):
+def test_results_are_found_again_and_half_a_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "priced-smoke.jsonl"
     file = ResultFile(path)
     file.add(SMALL, "priced", {"rate": 5.0})
@@ -155,7 +157,7 @@ def test_results_are_found_again_and_half_a_line_is_left_out(tmp_path):
     assert {"commit", "versions", "machine"} <= set(line)
 
 
-def test_a_stopped_reproduction_goes_on(tmp_path):
+def test_a_stopped_reproduction_goes_on(tmp_path: Path) -> None:
     figure = replace(FIGURES["hybridjoin-7e"], base=replace(SMALL, platform="mysql"))
     reproduction = Reproduction(tmp_path, "priced", "smoke")
     missing = reproduction.missing([figure])
@@ -182,22 +184,22 @@ def lines(**series: list[tuple[float, float]]) -> Drawn:
         (None, 0.99, True, DIFFERS),
     ],
 )
-def test_verdicts_are_computed(paper, ours, above, says):
+def test_verdicts_are_computed(paper: float | None, ours: float, above: bool, says: str) -> None:
     claim = Claim("c", ("f",), "here", "it is so", paper, lambda _: ours, above=above)
     assert verdict(claim, {}).says == says
 
 
-def test_a_number_that_prices_were_derived_from_is_no_agreement():
+def test_a_number_that_prices_were_derived_from_is_no_agreement() -> None:
     claim = Claim("c", ("f",), "here", "it is so", 2.0, lambda _: 2.0, fitted=True)
     assert verdict(claim, {}).says == FITTED
 
 
-def test_claims_name_figures_and_differ_in_name():
+def test_claims_name_figures_and_differ_in_name() -> None:
     assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
     assert {name for claim in CLAIMS for name in claim.figures} <= set(FIGURES)
 
 
-def test_the_authors_expiry_loses_what_a_simulation_loses():
+def test_the_authors_expiry_loses_what_a_simulation_loses() -> None:
     """Removing all tuples of a key with the oldest: counted, one tuple at a time."""
     keys, w, chunks, turns = 2_000, 40, 25, 400
     drawn = ZipfKeys(keys, 1.0, seed=8).ranks(w * turns)
@@ -217,7 +219,7 @@ def test_the_authors_expiry_loses_what_a_simulation_loses():
     assert joined_share(w * chunks, chunks, keys) == pytest.approx(joined / (w * turns), abs=0.08)
 
 
-def test_a_chart_is_the_same_file_for_the_same_data(tmp_path):
+def test_a_chart_is_the_same_file_for_the_same_data(tmp_path: Path) -> None:
     drawn = lines(CMESHJOIN=[(0.01, 5.0), (0.1, 9.0)], MESHJOIN=[(0.01, 4.0), (0.1, 3.0)])
     paths = [write_chart(drawn, tmp_path / folder) for folder in ("a", "b")]
     for kind in ("svg", "png", "json"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 import semistream as ss
 from semistream.algorithms.registry import needs_of
@@ -16,6 +18,8 @@ from semistream.errors import OptionError
 from semistream.relation import Frame
 from semistream.workload import ZipfKeys, scattered
 from semistream_papers.workloads.synthetic_master import SyntheticMaster
+
+Pair = tuple[SyntheticMaster, ss.MasterTable]
 
 ROWS = 20_000
 SIZES = {
@@ -45,13 +49,13 @@ COUNTED = [
 ]
 
 
-def thrice(rows: np.ndarray) -> np.ndarray:
+def thrice(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows // 3
 
 
 @pytest.fixture(scope="module", params=["row number", "three rows a key"])
-def pair(request, tmp_path_factory) -> tuple[SyntheticMaster, ss.MasterTable]:
-    rule = {"keys": thrice} if request.param == "three rows a key" else {}
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    rule: dict[str, Any] = {"keys": thrice} if request.param == "three rows a key" else {}
     synthetic = SyntheticMaster(ROWS, row_bytes=120, page_bytes=8192, **rule)
     with synthetic.reader() as reader:
         frame = Frame(reader.frame_bytes(1))
@@ -63,10 +67,11 @@ def pair(request, tmp_path_factory) -> tuple[SyntheticMaster, ss.MasterTable]:
 def stream(rows: int, domain: int) -> list[pa.RecordBatch]:
     ids = scattered(ZipfKeys(domain, 0.8, seed=3).ranks(rows), domain, seed=3)
     table = pa.table({"key": ids, "tuple": np.arange(rows, dtype=np.int32)})
-    return table.to_batches(max_chunksize=1000)
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=1000)
+    return batches
 
 
-def test_pages_are_those_that_would_be_written(pair):
+def test_pages_are_those_that_would_be_written(pair: Pair) -> None:
     synthetic, real = pair
     for name in ("first", "last", "rows", "file"):
         found, expected = getattr(synthetic.pages, name), getattr(real.pages, name)
@@ -81,8 +86,10 @@ def test_pages_are_those_that_would_be_written(pair):
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ss.ALGORITHMS if needs_of(name).waiting])
-def test_a_run_counts_as_on_disk(pair, algorithm):
-    options = {name: size for name, size in SIZES.items() if name in needs_of(algorithm).options}
+def test_a_run_counts_as_on_disk(pair: Pair, algorithm: str) -> None:
+    options: dict[str, Any] = {
+        name: size for name, size in SIZES.items() if name in needs_of(algorithm).options
+    }
     counted = []
     for master in pair:
         engine = ss.engine(
@@ -98,7 +105,7 @@ def test_a_run_counts_as_on_disk(pair, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [n for n in ss.ALGORITHMS if not needs_of(n).waiting])
-def test_look_ups_count_as_on_disk(pair, algorithm):
+def test_look_ups_count_as_on_disk(pair: Pair, algorithm: str) -> None:
     counted = []
     for master in pair:
         engine = ss.engine(master, algorithm=algorithm, on="key", memory="2MB", io="direct")
@@ -108,7 +115,7 @@ def test_look_ups_count_as_on_disk(pair, algorithm):
     assert counted[0]["pages_read"] > 100
 
 
-def test_a_hundred_million_rows_take_little_memory():
+def test_a_hundred_million_rows_take_little_memory() -> None:
     master = SyntheticMaster(100_000_000)
     assert master.row_count == 100_000_000
     assert master.pages.nbytes < 12e9 / 1000
@@ -118,7 +125,7 @@ def test_a_hundred_million_rows_take_little_memory():
     assert found["payload"][0].as_py() == bytes(112)
 
 
-def test_it_says_what_it_cannot_do():
+def test_it_says_what_it_cannot_do() -> None:
     master = SyntheticMaster(1_000)
     with pytest.raises(OptionError, match="cannot be changed"):
         master.delete([1])
@@ -131,7 +138,7 @@ def test_it_says_what_it_cannot_do():
         list(engine.run(stream(500, ROWS)))
 
 
-def test_it_is_pickled_as_arithmetic():
+def test_it_is_pickled_as_arithmetic() -> None:
     master = SyntheticMaster(1_000_000)
     data = pickle.dumps(master)
     assert len(data) < 1_000  # its index is not in it

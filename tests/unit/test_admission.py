@@ -137,7 +137,8 @@ class TestTinyLfu:
     @staticmethod
     def estimates(rule: TinyLfuRule, codes: list[int]) -> list[float]:
         zeros = floats(*[0.0] * len(codes))
-        return rule.worth(codes_of(*codes), zeros, zeros).tolist()
+        found: list[float] = rule.worth(codes_of(*codes), zeros, zeros).tolist()
+        return found
 
     def test_counts_exactly_when_few_codes_come(self) -> None:
         rule = self.made(1000)

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli, workload
@@ -20,9 +22,11 @@ SMALL = ["compare", "--products", "2000", "--sales", "5000", "--share", "2"]
 ONE = [*SMALL, "--algorithms", "hybridjoin"]
 HEAVY = {"numba", "pyarrow", "numpy", "pandas", "pyspark", "matplotlib", "semistream_papers"}
 
+Invoke = Callable[..., Result]
+
 
 @pytest.fixture
-def temporary(tmp_path, monkeypatch):
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the command makes its temporary ones."""
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -31,21 +35,21 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(temporary):
-    def invoke(*arguments):
+def run(temporary: Path) -> Invoke:
+    def invoke(*arguments: str) -> Result:
         # A terminal's width must not decide what a test sees.
         return CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None}).invoke(cli.app, arguments)
 
     return invoke
 
 
-def table_rows(output):
+def table_rows(output: str) -> dict[str, list[str]]:
     """Algorithm → the cells of its row."""
     rows = (re.split(r"\s{2,}", line.strip()) for line in output.splitlines())
     return {cells[0].split(" ")[0]: cells for cells in rows if len(cells) == 5}
 
 
-def test_compare_compares_every_algorithm(run, temporary):
+def test_compare_compares_every_algorithm(run: Invoke, temporary: Path) -> None:
     result = run(*SMALL)
     assert result.exit_code == 0, result.output
     rows = table_rows(result.stdout)
@@ -54,13 +58,15 @@ def test_compare_compares_every_algorithm(run, temporary):
         _, rate, pages, peak, p99 = rows[name]
         assert float(rate.replace(",", "")) > 0
         assert float(pages.replace(",", "")) > 0
-        used, budget = re.fullmatch(r"([\d.]+) of ([\d.]+) MiB", peak).groups()
+        found = re.fullmatch(r"([\d.]+) of ([\d.]+) MiB", peak)
+        assert found is not None
+        used, budget = found.groups()
         assert float(used) <= float(budget)
         assert re.fullmatch(r"[\d.,]+ m?s", p99)
     assert list(temporary.iterdir()) == []
 
 
-def test_compare_says_what_it_joins_and_what_to_read_from_it(run):
+def test_compare_says_what_it_joins_and_what_to_read_from_it(run: Invoke) -> None:
     result = run(*SMALL, "--exponent", "0.5")
     lines = result.stdout.splitlines()
     assert lines[0].startswith("R: 2,000 products, 0.2 MiB; S: 5,000 Zipf(0.5) sales; budget: ")
@@ -69,7 +75,7 @@ def test_compare_says_what_it_joins_and_what_to_read_from_it(run):
     assert re.fullmatch(r"\w+ is fastest, [\d.,]+ times inlj: .*", lines[-1])
 
 
-def test_compare_is_plain_and_narrow_without_a_terminal(run):
+def test_compare_is_plain_and_narrow_without_a_terminal(run: Invoke) -> None:
     result = run(*SMALL)
     assert "\x1b" not in result.output
     assert "\r" not in result.output
@@ -78,7 +84,9 @@ def test_compare_is_plain_and_narrow_without_a_terminal(run):
         assert f"{name}: 5,000 sales in " in result.stderr
 
 
-def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(run, monkeypatch):
+def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(
+    run: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "_INLJ_ROWS", 1000)
     result = run(*SMALL, "--algorithms", "inlj,hybridjoin")
     assert "inlj (1,000 sales)" in result.stdout
@@ -86,30 +94,30 @@ def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(run, monkeypatch
     assert "hybridjoin: 5,000 sales" in result.stderr
 
 
-def test_one_algorithm_has_nobody_to_compare_with(run):
+def test_one_algorithm_has_nobody_to_compare_with(run: Invoke) -> None:
     result = run(*ONE)
     assert "hybridjoin shared each page read among" in result.stdout
     assert list(table_rows(result.stdout)) == ["algorithm", "hybridjoin"]
 
 
-def test_the_slowest_is_compared_with_when_inlj_did_not_run(run):
+def test_the_slowest_is_compared_with_when_inlj_did_not_run(run: Invoke) -> None:
     result = run(*SMALL, "--algorithms", "hybridjoin, meshjoin,hybridjoin")
     verdict = result.stdout.splitlines()[-1]
     assert sorted(re.findall(r"hybridjoin|meshjoin", verdict)) == ["hybridjoin", "meshjoin"]
 
 
-def test_direct_reads(run):
+def test_direct_reads(run: Invoke) -> None:
     result = run(*ONE, "--io", "direct")
     if result.exit_code and "direct" in result.stderr:
         pytest.skip("this file system refuses direct reads")
     assert "past the page cache" in " ".join(result.stdout.split())
 
 
-def test_io_names_are_the_library_s():
+def test_io_names_are_the_library_s() -> None:
     assert tuple(io.value for io in compare.Io) == IO_MODES
 
 
-def test_keep_keeps_the_master(run, tmp_path):
+def test_keep_keeps_the_master(run: Invoke, tmp_path: Path) -> None:
     kept = tmp_path / "kept.master"
     result = run(*ONE, "--seed", "3", "--keep", str(kept))
     assert result.exit_code == 0, result.output
@@ -128,7 +136,9 @@ def test_keep_keeps_the_master(run, tmp_path):
         (["--share", "0.0001"], "Here --share sets it"),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_1(run, temporary, arguments, message):
+def test_an_error_is_one_line_and_exit_code_1(
+    run: Invoke, temporary: Path, arguments: list[str], message: str
+) -> None:
     result = run(*SMALL, *arguments)
     assert result.exit_code == 1
     assert message in result.stderr
@@ -138,12 +148,14 @@ def test_an_error_is_one_line_and_exit_code_1(run, temporary, arguments, message
 
 
 @pytest.mark.parametrize("arguments", [["--products", "0"], ["--io", "fast"], ["--seed", "-1"]])
-def test_a_bad_option_ends_with_the_code_for_usage(run, arguments):
+def test_a_bad_option_ends_with_the_code_for_usage(run: Invoke, arguments: list[str]) -> None:
     assert run("compare", *arguments).exit_code == 2
 
 
-def test_any_end_removes_the_temporary_folder(run, temporary, monkeypatch):
-    def broken(*_):
+def test_any_end_removes_the_temporary_folder(
+    run: Invoke, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> NoReturn:
         assert list(temporary.iterdir()) != []
         raise RuntimeError("a defect")
 
@@ -153,7 +165,7 @@ def test_any_end_removes_the_temporary_folder(run, temporary, monkeypatch):
     assert list(temporary.iterdir()) == []
 
 
-def test_interruption_ends_with_130_and_removes_the_temporary_folder(tmp_path):
+def test_interruption_ends_with_130_and_removes_the_temporary_folder(tmp_path: Path) -> None:
     # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
     program = (
         "import signal, sys, tempfile\n"
@@ -179,7 +191,7 @@ def test_interruption_ends_with_130_and_removes_the_temporary_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_master_describe(run, tmp_path):
+def test_master_describe(run: Invoke, tmp_path: Path) -> None:
     master = ss.MasterTable.from_arrow(
         workload.products(10, seed=1), tmp_path / "p.master", key="product_id"
     )
@@ -188,19 +200,19 @@ def test_master_describe(run, tmp_path):
     assert result.stdout == master.describe() + "\n"
 
 
-def test_master_describe_without_a_master(run, tmp_path):
+def test_master_describe_without_a_master(run: Invoke, tmp_path: Path) -> None:
     result = run("master", "describe", str(tmp_path / "nothing"))
     assert result.exit_code == 1
     assert result.stderr.startswith("There is no master table at ")
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_version(run):
+def test_version(run: Invoke) -> None:
     result = run("--version")
     assert (result.exit_code, result.stdout) == (0, f"semistream {ss.__version__}\n")
 
 
-def imported(program):
+def imported(program: str) -> set[str]:
     """The heavy packages that a fresh interpreter has imported after `program`."""
     ask = f"{program}\nimport sys\nprint(*({HEAVY!r} & set(sys.modules)))"
     run = subprocess.run(
@@ -213,7 +225,7 @@ def imported(program):
     return set(run.stdout.split())
 
 
-def test_the_command_line_itself_imports_nothing_heavy():
+def test_the_command_line_itself_imports_nothing_heavy() -> None:
     # A bare parent package stands in for semistream, whose own imports are tested below.
     program = (
         "import sys, types\n"

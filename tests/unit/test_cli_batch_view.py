@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,8 +18,8 @@ from semistream.spark.pipeline.batch_log import Counts
 from semistream.spark.pipeline.pipeline import Status
 
 
-def metrics(number, **changed):
-    return {
+def metrics(number: int, **changed: object) -> dict[str, Any]:
+    line: dict[str, Any] = {
         "batch": number,
         "at": f"2026-01-01T00:00:{2 * number:02d}.000+00:00",
         "arrived": 50_000,
@@ -27,10 +30,11 @@ def metrics(number, **changed):
         "service_rate": 123_456.7,
         "master_version": 7,
         "batch_seconds": 1.25,
-    } | changed
+    }
+    return line | changed
 
 
-def shown(*lines):
+def shown(*lines: Mapping[str, Any]) -> tuple[list[list[str]], str]:
     text = io.StringIO()
     view = BatchView(Console(file=text, width=40))
     for line in lines:
@@ -38,7 +42,7 @@ def shown(*lines):
     return [line.split() for line in text.getvalue().splitlines()], text.getvalue()
 
 
-def test_a_header_and_a_line_for_each_batch():
+def test_a_header_and_a_line_for_each_batch() -> None:
     rows, text = shown(metrics(0), metrics(1))
     assert rows[0][:2] == ["batch", "tuples"]
     assert rows[1] == ["0", "50,000", "–", "123,457", "83", "%", "3.0", "of", "4.0", "7", "1.25"]
@@ -47,12 +51,12 @@ def test_a_header_and_a_line_for_each_batch():
     assert {len(line) for line in text.splitlines()} == {78}
 
 
-def test_what_tasks_did_not_measure_is_left_open():
+def test_what_tasks_did_not_measure_is_left_open() -> None:
     rows, _ = shown(metrics(0, hit_ratio=None, peak_memory=None, service_rate=None))
     assert rows[1] == ["0", "50,000", "–", "–", "–", "–", "7", "1.25"]
 
 
-def test_the_tail_gives_new_whole_lines_once(tmp_path):
+def test_the_tail_gives_new_whole_lines_once(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text('{"batch": 0}\n')
     tail = MetricsTail(path)
@@ -66,14 +70,14 @@ def test_the_tail_gives_new_whole_lines_once(tmp_path):
     assert tail.new() == []
 
 
-def test_a_file_that_comes_later(tmp_path):
+def test_a_file_that_comes_later(tmp_path: Path) -> None:
     tail = MetricsTail(tmp_path / "m.jsonl")
     assert tail.new() == []
     (tmp_path / "m.jsonl").write_text('{"batch": 0}\n')
     assert tail.new() == [{"batch": 0}]
 
 
-def test_totals_name_the_routes_that_were_taken():
+def test_totals_name_the_routes_that_were_taken() -> None:
     counts = Counts(source=1000, joined=900, unmatched=80, rejected=20)
     status = Status("p", "running", None, 4, 1, Counts(), counts, 1.0, 80, 0)
     assert totals(status) == (
@@ -83,14 +87,14 @@ def test_totals_name_the_routes_that_were_taken():
     assert totals(nothing) == "No batch yet."
 
 
-def test_a_batch_without_tuples_is_not_shown_but_starts_the_clock():
+def test_a_batch_without_tuples_is_not_shown_but_starts_the_clock() -> None:
     rows, _ = shown(metrics(0, arrived=0, source=0), metrics(1))
     assert [row[0] for row in rows] == ["batch", "1"]
     assert rows[1][2] == "20,000"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_noted_and_a_second_one_interrupts(number):
+def test_a_signal_is_noted_and_a_second_one_interrupts(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stopped_by_signals() as signalled:
         assert not signalled.is_set()

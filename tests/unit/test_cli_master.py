@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli
 from semistream.cli.frames import file_format
 
+Invoke = Callable[..., Result]
+
 
 @pytest.fixture
-def run():
-    def invoke(*arguments):
+def run() -> Invoke:
+    def invoke(*arguments: object) -> Result:
         runner = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None})
         return runner.invoke(cli.app, ["master", *map(str, arguments)])
 
@@ -24,18 +28,18 @@ def run():
 
 
 @pytest.fixture
-def master(tmp_path):
+def master(tmp_path: Path) -> ss.MasterTable:
     """Three versions: a build of 100 rows, one row changed, ten removed."""
     table = pa.table({"id": range(100), "name": [f"name {i}" for i in range(100)]})
     built = ss.MasterTable.from_arrow(table, tmp_path / "m.master", key="id")
     return built.upsert(pa.table({"id": [5], "name": ["new"]})).delete(list(range(10, 20)))
 
 
-def versions(path):
+def versions(path: Path | str) -> list[int]:
     return [one.version for one in ss.MasterTable.open(path).history()]
 
 
-def test_history_has_a_row_for_each_version(run, master):
+def test_history_has_a_row_for_each_version(run: Invoke, master: ss.MasterTable) -> None:
     result = run("history", master.path)
     assert result.exit_code == 0, result.output
     rows = [re.split(r"\s{2,}", line.strip()) for line in result.stdout.splitlines()]
@@ -48,21 +52,23 @@ def test_history_has_a_row_for_each_version(run, master):
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_compact_makes_a_version_with_the_same_rows(run, master):
+def test_compact_makes_a_version_with_the_same_rows(run: Invoke, master: ss.MasterTable) -> None:
     result = run("compact", master.path)
     assert result.exit_code == 0, result.output
     assert "version 4 (compact), 90 rows" in result.stdout
     assert ss.MasterTable.open(master.path).row_count == 90
 
 
-def test_vacuum_keeps_the_newest(run, master):
+def test_vacuum_keeps_the_newest(run: Invoke, master: ss.MasterTable) -> None:
     result = run("vacuum", master.path, "--keep-versions", "1", "--grace", "1ms")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Versions removed: 1, 2. Files removed: ")
     assert versions(master.path) == [3]
 
 
-def test_vacuum_keeps_what_a_pipeline_may_ask_for(run, master, tmp_path):
+def test_vacuum_keeps_what_a_pipeline_may_ask_for(
+    run: Invoke, master: ss.MasterTable, tmp_path: Path
+) -> None:
     batches = tmp_path / "checkpoint" / "semistream" / "batches"
     batches.mkdir(parents=True)
     (batches / "00000000.json").write_text(json.dumps({"format": 1, "version": 1}))
@@ -81,7 +87,9 @@ def test_vacuum_keeps_what_a_pipeline_may_ask_for(run, master, tmp_path):
         (["--pinned-by", "no/such"], "no pipeline has run a batch with that checkpoint"),
     ],
 )
-def test_a_vacuum_that_is_asked_for_wrongly_removes_nothing(run, master, arguments, message):
+def test_a_vacuum_that_is_asked_for_wrongly_removes_nothing(
+    run: Invoke, master: ss.MasterTable, arguments: list[str], message: str
+) -> None:
     result = run("vacuum", master.path, *arguments)
     assert result.exit_code == 1
     assert message in result.stderr
@@ -90,7 +98,7 @@ def test_a_vacuum_that_is_asked_for_wrongly_removes_nothing(run, master, argumen
 
 
 @pytest.mark.parametrize("command", ["describe", "compact", "vacuum", "history"])
-def test_no_master_is_one_line(run, tmp_path, command):
+def test_no_master_is_one_line(run: Invoke, tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path / "nothing")
     assert result.exit_code == 1
     assert result.stderr.startswith("There is no master table at ")
@@ -98,14 +106,16 @@ def test_no_master_is_one_line(run, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["upsert", "delete"])
-def test_no_master_is_found_before_spark_starts(run, tmp_path, monkeypatch, command):
+def test_no_master_is_found_before_spark_starts(
+    run: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     monkeypatch.setattr(cli.master, "read_frame", lambda _: pytest.fail("the source was read"))
     result = run(command, tmp_path / "nothing", tmp_path / "rows.parquet")
     assert result.exit_code == 1
     assert result.stderr.startswith("There is no master table at ")
 
 
-def test_a_suffix_that_stands_for_no_format(run, tmp_path):
+def test_a_suffix_that_stands_for_no_format(run: Invoke, tmp_path: Path) -> None:
     result = run("build", "rows.xlsx", tmp_path / "m", "--key", "id")
     assert result.exit_code == 1
     assert "rows.xlsx ends in '.xlsx'" in result.stderr
@@ -123,5 +133,5 @@ def test_a_suffix_that_stands_for_no_format(run, tmp_path):
         ("a.b/folder", "parquet"),
     ],
 )
-def test_formats_by_suffix(path, form):
+def test_formats_by_suffix(path: str, form: str) -> None:
     assert file_format(path) == form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ LEAST = {
     "pipeline": 'checkpoint = "c"',
 }
 
+Read = Callable[..., PipelineFile]
+
 
 @pytest.fixture
-def read(tmp_path):
-    def written(**tables):
+def read(tmp_path: Path) -> Read:
+    def written(**tables: str | None) -> PipelineFile:
         text = [
             f"[{name}]\n{body}\n" for name, body in (LEAST | tables).items() if body is not None
         ]
@@ -34,15 +37,17 @@ def read(tmp_path):
     return written
 
 
-def test_the_least_that_can_be_given(read):
+def test_the_least_that_can_be_given(read: Read) -> None:
     found = read()
     assert (found.source.format, found.master.path, found.join.on) == ("rate", "m", "id")
     assert (found.join.how, found.join.algorithm, found.join.columns) == ("left", "auto", None)
     assert (found.unmatched, found.rejected, found.deferred) == (None, None, None)
 
 
-def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path):
-    assert PipelineFile.read(EXAMPLE).unmatched.retry_options() == {
+def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path: Path) -> None:
+    unmatched = PipelineFile.read(EXAMPLE).unmatched
+    assert unmatched is not None
+    assert unmatched.retry_options() == {
         "backoff": "30s",
         "deadline": "6h",
         "then": "emit",
@@ -55,19 +60,22 @@ def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path):
     path.write_text(text, "utf-8")
     found = PipelineFile.read(path)
     assert (found.sink.format, found.sink.table) == ("delta", "sales")
+    assert found.deferred is not None
     assert found.deferred.path == "checkpoints/deferred"
     assert found.spark == {"spark.driver.memory": "4g"}
 
 
 @pytest.mark.parametrize("on", ['"id"', '["a", "b"]', '{ sale = "id" }'])
-def test_keys_in_each_of_their_forms(read, on):
+def test_keys_in_each_of_their_forms(read: Read, on: str) -> None:
     given = {'"id"': "id", '["a", "b"]': ["a", "b"], '{ sale = "id" }': {"sale": "id"}}
     assert read(join=f"on = {on}\nmemory = 4096").join.on == given[on]
 
 
-def test_unmatched_as_a_queue_with_dead_letters(read):
+def test_unmatched_as_a_queue_with_dead_letters(read: Read) -> None:
     body = 'retry = true\nthen = "dead_letter"\n[unmatched.dead_letters]\npath = "dead"'
     found = read(unmatched=body).unmatched
+    assert found is not None
+    assert found.dead_letters is not None
     assert found.dead_letters.path == "dead"
     assert found.retry_options() == {"then": "dead_letter"}
 
@@ -104,13 +112,13 @@ def test_unmatched_as_a_queue_with_dead_letters(read):
         ({"master": "path = "}, "is not TOML: Invalid value"),
     ],
 )
-def test_what_is_wrong_is_told(read, tables, message):
+def test_what_is_wrong_is_told(read: Read, tables: dict[str, str | None], message: str) -> None:
     with pytest.raises(PipelineFileError, match=message):
         read(**tables)
 
 
 @pytest.mark.parametrize("text", [None, "[join]\nmemroy = 1\n"])
-def test_the_command_ends_with_one_line(tmp_path, text):
+def test_the_command_ends_with_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "p.toml"
     if text is not None:
         path.write_text(text, "utf-8")

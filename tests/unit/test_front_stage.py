@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +71,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     @cache
     def run(algorithm: str, rule: str | None, exponent: float, *seeds: int) -> Run:
-        options = {} if rule is None else {"admission": rule}
+        options: dict[str, Any] = {} if rule is None else {"admission": rule}
         engine = ss.engine(
             master, algorithm=algorithm, io="unmapped", on="product_id", memory=budget, **options
         )

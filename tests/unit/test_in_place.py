@@ -93,7 +93,8 @@ def stream_for(table: pa.Table, key: list[str]) -> list[pa.RecordBatch]:
         values = [None if k % 11 == 0 else v for k, v in enumerate(values)]
         columns.append(pa.array(values, column.type))
     sales = pa.table([*columns, pa.array(range(len(some)))], names=[*key, "sale"])
-    return sales.to_batches(max_chunksize=150)
+    batches: list[pa.RecordBatch] = sales.to_batches(max_chunksize=150)
+    return batches
 
 
 @pytest.fixture(params=TABLES)

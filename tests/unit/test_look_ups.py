@@ -59,13 +59,17 @@ def stream_of(domain: int, seed: int) -> list[pa.RecordBatch]:
     return batches
 
 
-def check(master: ss.MasterTable, table: pa.Table, stream: list[pa.RecordBatch], **options: Any):
+def check(
+    master: ss.MasterTable, table: pa.Table, stream: list[pa.RecordBatch], **options: Any
+) -> ss.Engine:
     """Both algorithms that look up, against the oracle; the engine of the last."""
-    options = {"memory": "300KB", "look_ups": 4} | options
+    defaults: dict[str, Any] = {"memory": "300KB", "look_ups": 4}
+    options = defaults | options
     for algorithm in ("hybridjoin", "chybridjoin"):
         engine = ss.engine(master, algorithm=algorithm, on="id", how="left", **options)
         found = checked_run(engine, stream)
         assert_same_rows(found, oracle_join(stream, table, on="id", how="left").rows)
+        assert engine.plan is not None
         assert engine.plan.look_ups == options["look_ups"]
     return engine
 

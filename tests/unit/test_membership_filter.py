@@ -67,7 +67,7 @@ def build(path: Path, table: pa.Table | None = None, **options: Any) -> ss.Maste
 
 
 def filter_file(master: ss.MasterTable) -> Path:
-    (path,) = (master.path / "data").glob("*.filter")
+    (path,) = (Path(master.path) / "data").glob("*.filter")
     return path
 
 

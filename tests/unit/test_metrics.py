@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -164,7 +165,7 @@ def test_processing_time_is_from_entering_the_table_to_being_finished(
     Also when the clock's microseconds pass 2**32 meanwhile.
     """
     clock = ManualClock(now=start)
-    options = {} if algorithm == "hybridjoin" else {"pinned_partitions": 0}
+    options: dict[str, Any] = {} if algorithm == "hybridjoin" else {"pinned_partitions": 0}
     engine = ss.engine(
         master, algorithm=algorithm, io="unmapped", on="id", memory="1MB", clock=clock, **options
     )
@@ -193,7 +194,7 @@ def test_times_of_a_join_worked_out_by_hand(tmp_path: Path) -> None:
         clock.advance(1.0)
         return decode(reader, first, count, frame)
 
-    sizes = {"stream_slots": 5, "partition_pages": 1, "look_ups": 0}
+    sizes: dict[str, Any] = {"stream_slots": 5, "partition_pages": 1, "look_ups": 0}
     engine = ss.engine(
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
     )

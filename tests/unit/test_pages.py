@@ -190,7 +190,9 @@ def test_a_run_of_pages_settles_the_codes_that_do_not_cross_its_edges(per: int) 
     firsts = np.arange(0, 5, per)
     stops = np.minimum(firsts + per, 5)
     low, high = index.settled_by_runs(firsts, stops)
-    for first, stop, lowest, highest in zip(firsts, stops, low, high, strict=True):
+    for first, stop, lowest, highest in zip(
+        firsts.tolist(), stops.tolist(), low, high, strict=True
+    ):
         assert index.settled(first, stop) == (lowest, highest)
         for code in [-(2**63), 9, 10, 12, 15, 16, 20, 21, 30, 40, 41, 50, 2**63 - 1]:
             begin, end = index.span(code)

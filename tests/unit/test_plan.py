@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +22,12 @@ def master(tmp_path: Path) -> ss.MasterTable:
 
 
 def planned(
-    algorithm: str, master: ss.MasterTable, memory: int | str = "256KB", **options: int
+    algorithm: str, master: ss.MasterTable, memory: int | str = "256KB", **options: Any
 ) -> tuple[ss.JoinPlan, ss.Engine]:
     engine = ss.engine(master, algorithm=algorithm, on="id", memory=memory, **options)
-    assert engine.plan is None
+    before = engine.plan
     list(engine.run(STREAM))
+    assert before is None
     assert engine.plan is not None
     return engine.plan, engine
 

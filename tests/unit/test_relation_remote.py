@@ -230,7 +230,8 @@ def test_of_two_writers_one_is_told(
     """The second writer comes between the first one's claim and its look at the others."""
     root = tmp_path / "r"
     build(root, 200)
-    real, told = RemoteStorage._refuse_others, []
+    real = RemoteStorage._refuse_others
+    told: list[str] = []
 
     def meanwhile(storage: RemoteStorage, stem: str, claim: str) -> None:
         if not told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,12 @@ def test_the_second_of_two_writers_is_told_and_nothing_is_lost(tmp_path: Path) -
     master = build(tmp_path / "r", range(10))
     master.upsert(products([100]))
     before = files_of(tmp_path)
-    for action in (
+    actions: list[Callable[[], MasterTable]] = [
         lambda: master.upsert(products([200])),
         lambda: master.delete([1]),
         master.compact,
-    ):
+    ]
+    for action in actions:
         with pytest.raises(MasterExistsError, match="Open the newest version"):
             action()
     assert files_of(tmp_path) == before
@@ -356,7 +358,11 @@ def test_an_update_of_every_page_holds_only_a_few(
         return real(writer, *arguments)
 
     monkeypatch.setattr(PageWriter, "_append", watched)
-    for update in (lambda: master.upsert(change), lambda: MasterTable.open(master.path).compact()):
+    updates: list[Callable[[], MasterTable]] = [
+        lambda: master.upsert(change),
+        lambda: MasterTable.open(master.path).compact(),
+    ]
+    for update in updates:
         assert len(set(update().pages.file)) == 1
         assert 0 < most < 4_000_000
 
@@ -454,6 +460,6 @@ def test_a_spark_frame_is_collected(tmp_path: Path) -> None:
             return self.table
 
     master = build(tmp_path / "r", range(10))
-    newer = master.upsert(FrameOfSpark(products([20])))  # type: ignore[arg-type]
-    fewer = newer.delete(FrameOfSpark(pa.table({"id": [0, 1]})))  # type: ignore[arg-type]
+    newer = master.upsert(FrameOfSpark(products([20])))
+    fewer = newer.delete(FrameOfSpark(pa.table({"id": [0, 1]})))
     assert rows(fewer)["id"].to_pylist() == [*range(2, 10), 20]

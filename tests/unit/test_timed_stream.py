@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ def test_only_what_has_arrived_is_given(master: ss.MasterTable) -> None:
     assert read(stream, 4) == [1, 2, 3, 4]
     assert (stream.size, stream.next_arrival, recorder.arrived) == (2, 9.0, 6)
     assert read(stream, 10) == [5, 6]
-    assert stream.paused
-    assert not stream.ended
+    assert (stream.paused, stream.ended) == (True, False)
     clock.advance_to(9.0)
     assert read(stream, 10) == [7]
     assert read(stream, 10) == []
@@ -141,7 +141,7 @@ def test_what_is_no_timed_batch_is_refused(
 def test_waiting_times_of_bursts_are_exact(master: ss.MasterTable) -> None:
     """Two slots, a page per key, a second per step: one more tuple can be read each second."""
     clock = PricedClock(CostFactors(iteration=1.0))
-    sizes = {"stream_slots": 2, "partition_pages": 1, "look_ups": 0}
+    sizes: dict[str, Any] = {"stream_slots": 2, "partition_pages": 1, "look_ups": 0}
     engine = ss.engine(
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
     )
@@ -157,7 +157,7 @@ def test_waiting_times_of_bursts_are_exact(master: ss.MasterTable) -> None:
 def test_arrivals_during_a_step_are_read_in_the_next(master: ss.MasterTable) -> None:
     """A pause lasts only until the next step: the join does not finish all that waits first."""
     clock = PricedClock(CostFactors(iteration=1.0))
-    sizes = {"partition_pages": 1, "look_ups": 0}
+    sizes: dict[str, Any] = {"partition_pages": 1, "look_ups": 0}
     engine = ss.engine(
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
     )
@@ -237,9 +237,9 @@ class RealClock:
         self.now += seconds / 2 if len(self.slept) == 1 else seconds
 
 
-def test_a_real_clock_is_slept_for(master: ss.MasterTable, monkeypatch: Any) -> None:
+def test_a_real_clock_is_slept_for(master: ss.MasterTable, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = RealClock()
-    monkeypatch.setattr(timed_stream.time, "sleep", clock.sleep)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
     engine = ss.engine(
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock
     )
@@ -248,8 +248,10 @@ def test_a_real_clock_is_slept_for(master: ss.MasterTable, monkeypatch: Any) -> 
     assert clock.slept == [8.0, 4.0]
 
 
-def test_a_clock_that_stands_still_is_an_error(master: ss.MasterTable, monkeypatch: Any) -> None:
-    monkeypatch.setattr(timed_stream.time, "sleep", lambda _: None)
+def test_a_clock_that_stands_still_is_an_error(
+    master: ss.MasterTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     engine = ss.engine(
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=lambda: 0.0
     )

@@ -3,11 +3,14 @@
 import itertools
 import math
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from numpy.typing import NDArray
 
 from semistream.errors import OptionError
 from semistream.workload import ZipfKeys, products, sales, scattered, zipf
@@ -17,7 +20,7 @@ DOMAINS = [1, 2, 3, 4, 5, 7, 16, 17, 1_000, 4_096, 65_537]
 
 
 @pytest.fixture(params=["table", "hull"])
-def law(request, monkeypatch):
+def law(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to draw, also on domains small enough to count in."""
     if request.param == "hull":
         monkeypatch.setattr(zipf, "_TABLE_LIMIT", 0)
@@ -37,7 +40,7 @@ def generalised_harmonic(n: int, exponent: float) -> float:
     return total
 
 
-def chi_square_excess(observed: np.ndarray, expected: np.ndarray) -> float:
+def chi_square_excess(observed: NDArray[Any], expected: NDArray[Any]) -> float:
     """How many standard deviations chi-square lies above its mean; rare classes are pooled."""
     rare = expected < 10
     if rare.any():
@@ -46,13 +49,13 @@ def chi_square_excess(observed: np.ndarray, expected: np.ndarray) -> float:
     freedom = max(len(expected) - 1, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = (observed - expected) ** 2 / expected
-    return (np.nansum(terms) - freedom) / math.sqrt(2 * freedom)
+    return (float(np.nansum(terms)) - freedom) / math.sqrt(2 * freedom)
 
 
 @pytest.mark.usefixtures("law")
 @pytest.mark.parametrize("exponent", EXPONENTS)
 @pytest.mark.parametrize("domain", [1, 2, 50, 3_000])
-def test_frequencies_follow_the_law(domain, exponent):
+def test_frequencies_follow_the_law(domain: int, exponent: float) -> None:
     n = 200_000
     observed = np.bincount(ZipfKeys(domain, exponent, seed=11).ranks(n), minlength=domain)
     weights = np.arange(1, domain + 1, dtype=np.float64) ** -exponent
@@ -62,7 +65,7 @@ def test_frequencies_follow_the_law(domain, exponent):
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.3])
 @pytest.mark.parametrize("domain", [10_000_000, 10_000_001, 10**12])
-def test_large_domains_follow_the_law(domain, exponent):
+def test_large_domains_follow_the_law(domain: int, exponent: float) -> None:
     n = 200_000
     ranks = ZipfKeys(domain, exponent, seed=12).ranks(n)
     magnitudes = range(1, math.ceil(math.log10(domain)))
@@ -75,7 +78,7 @@ def test_large_domains_follow_the_law(domain, exponent):
 
 
 @pytest.mark.usefixtures("law")
-def test_the_sequence_does_not_depend_on_how_it_is_asked_for():
+def test_the_sequence_does_not_depend_on_how_it_is_asked_for() -> None:
     whole = ZipfKeys(5_000, 0.8, seed=3).ranks(1_000)
     keys = ZipfKeys(5_000, 0.8, seed=3)
     parts = [keys.ranks(n) for n in (0, 1, 2, 397, 600)]
@@ -84,7 +87,7 @@ def test_the_sequence_does_not_depend_on_how_it_is_asked_for():
     assert not np.array_equal(whole, ZipfKeys(5_000, 0.8, seed=4).ranks(1_000))
 
 
-def test_a_large_domain_needs_no_table():
+def test_a_large_domain_needs_no_table() -> None:
     tracemalloc.start()
     try:
         ZipfKeys(2**53, 1.1, seed=1).ranks(10)
@@ -95,20 +98,20 @@ def test_a_large_domain_needs_no_table():
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_scatter_is_a_bijection(domain):
+def test_scatter_is_a_bijection(domain: int) -> None:
     places = scattered(np.arange(domain), domain, seed=5)
     assert places.dtype == np.int64
     np.testing.assert_array_equal(np.sort(places), np.arange(domain))
 
 
-def test_scatter_is_a_function_of_rank_domain_and_seed():
+def test_scatter_is_a_function_of_rank_domain_and_seed() -> None:
     ranks = np.arange(1_000)
     places = scattered(ranks, 12_345, seed=5)
     np.testing.assert_array_equal(scattered(ranks[::-1], 12_345, seed=5), places[::-1])
     assert not np.array_equal(scattered(ranks, 12_345, seed=6), places)
 
 
-def test_scatter_takes_neighbours_apart():
+def test_scatter_takes_neighbours_apart() -> None:
     domain = 1_000_000
     hot = scattered(np.arange(10_000), domain, seed=5)
     observed, _ = np.histogram(hot, bins=100, range=(0, domain))
@@ -116,14 +119,14 @@ def test_scatter_takes_neighbours_apart():
     assert np.mean(np.abs(np.diff(hot)) < 1_000) < 0.01
 
 
-def test_scatter_leaves_its_input_alone_and_takes_none():
+def test_scatter_leaves_its_input_alone_and_takes_none() -> None:
     ranks = np.arange(10)
     scattered(ranks, 10, seed=1)
     np.testing.assert_array_equal(ranks, np.arange(10))
     assert scattered(np.empty(0, np.int64), 10, seed=1).size == 0
 
 
-def test_scatter_of_a_huge_domain():
+def test_scatter_of_a_huge_domain() -> None:
     places = scattered(np.arange(100_000), 2**53 - 1, seed=5)
     assert len(np.unique(places)) == 100_000
     assert places.min() >= 0
@@ -148,12 +151,12 @@ def test_scatter_of_a_huge_domain():
         (lambda: sales(1, ZipfKeys(10, 1.0, 1), 9, 5), "domain of at most 9"),
     ],
 )
-def test_bad_options_are_named_at_once(call, message):
+def test_bad_options_are_named_at_once(call: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace(".", r"\.")):
         call()
 
 
-def test_products_are_about_120_bytes_wide():
+def test_products_are_about_120_bytes_wide() -> None:
     table = products(20_000, seed=1)
     table.validate(full=True)
     assert 115 <= table.nbytes / table.num_rows <= 125
@@ -165,7 +168,7 @@ def test_products_are_about_120_bytes_wide():
     assert all(column.null_count == 0 for column in table.columns)
 
 
-def test_a_larger_catalogue_begins_with_the_smaller(monkeypatch):
+def test_a_larger_catalogue_begins_with_the_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     small = products(1_000, seed=1)
     monkeypatch.setattr("semistream.workload.retail._CHUNK_ROWS", 300)
     large = products(2_000, seed=1)
@@ -174,11 +177,11 @@ def test_a_larger_catalogue_begins_with_the_smaller(monkeypatch):
     assert not products(1_000, seed=2).equals(small)
 
 
-def test_no_products_keep_their_schema():
+def test_no_products_keep_their_schema() -> None:
     assert products(0, seed=1).schema == products(1, seed=1).schema
 
 
-def test_product_values_stay_in_their_ranges():
+def test_product_values_stay_in_their_ranges() -> None:
     table = products(20_000, seed=3)
     for column, low, high in [
         ("category", 0, 399),
@@ -193,14 +196,14 @@ def test_product_values_stay_in_their_ranges():
     assert pc.all(pc.equal(pc.utf8_length(table["barcode"]), 13)).as_py()
 
 
-def test_sales_are_20_bytes_wide():
+def test_sales_are_20_bytes_wide() -> None:
     (batch,) = sales(1_000, ZipfKeys(100, 1.0, seed=1), 100, 1_000)
     batch.validate(full=True)
     assert batch.nbytes == 20 * batch.num_rows
     assert batch.schema.types == [pa.int64(), pa.int32(), pa.timestamp("us")]
 
 
-def test_sales_do_not_depend_on_the_batch_size():
+def test_sales_do_not_depend_on_the_batch_size() -> None:
     def table(batch_rows: int) -> pa.Table:
         return pa.Table.from_batches(sales(1_000, ZipfKeys(80, 1.0, 1), 100, batch_rows))
 
@@ -209,7 +212,7 @@ def test_sales_do_not_depend_on_the_batch_size():
     assert list(sales(0, ZipfKeys(80, 1.0, 1), 100, 10)) == []
 
 
-def test_scattered_sales_are_the_same_sales_elsewhere():
+def test_scattered_sales_are_the_same_sales_elsewhere() -> None:
     (plain,) = sales(1_000, ZipfKeys(80, 1.0, 1), 100, 1_000, scatter=False)
     (moved,) = sales(1_000, ZipfKeys(80, 1.0, 1), 100, 1_000)
     ranks = plain["product_id"].to_numpy()
@@ -218,7 +221,7 @@ def test_scattered_sales_are_the_same_sales_elsewhere():
     assert moved.drop_columns("product_id").equals(plain.drop_columns("product_id"))
 
 
-def test_an_endless_stream_costs_one_batch():
+def test_an_endless_stream_costs_one_batch() -> None:
     tracemalloc.start()
     before = pa.total_allocated_bytes()
     try:

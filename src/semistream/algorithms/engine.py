@@ -9,7 +9,7 @@ comes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -115,7 +115,7 @@ class Engine:
         """The plan in use, or last used; None before the first run."""
         return self.plans[-1] if self.plans else None
 
-    def run(self, batches: Stream) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Stream) -> Generator[pa.RecordBatch, None, None]:
         """Join a stream of record batches, yielding result batches as they come.
 
         The iterator may be endless. An empty batch says that nothing more has arrived for
@@ -140,7 +140,7 @@ class Engine:
         arrivals: Iterable[tuple[float, pa.RecordBatch]],
         *,
         shedding: Shedding | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Join a pushed stream: pairs of an arrival time and a batch that arrives at once.
 
         Times are in seconds of the engine's clock and never go back. While nothing has arrived
@@ -205,14 +205,14 @@ class Engine:
         with self._alone():
             self._let_go()
 
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         with self._alone():
             self._start(timed=False)
             yield from self._join(PulledFeed(self._sections(batches, _itself)))
 
     def _run_timed(
         self, pairs: Iterator[tuple[float, pa.RecordBatch]], shedding: Shedding | None
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         with self._alone():
             self._let_go()
             self._start(timed=True)
@@ -282,7 +282,7 @@ class Engine:
         self._peak_before = max(self._peak_before, self._budget.peak)
         self._budget = MemoryBudget(memory)
 
-    def _join(self, feed: Feed) -> Iterator[pa.RecordBatch]:
+    def _join(self, feed: Feed) -> Generator[pa.RecordBatch, None, None]:
         """Join all sections of a stream, each with a plan of its own."""
         try:
             first = feed.next_section()
@@ -296,7 +296,9 @@ class Engine:
             feed.close()
         self._check_conserved()
 
-    def _join_section(self, first: pa.RecordBatch, feed: Feed) -> Iterator[pa.RecordBatch]:
+    def _join_section(
+        self, first: pa.RecordBatch, feed: Feed
+    ) -> Generator[pa.RecordBatch, None, None]:
         built, self._idle = self._resumed(first, feed) or self._built(first, feed), None
         ended = False
         try:

@@ -124,7 +124,7 @@ def test_what_random_joins_is_a_sample_of_the_keys(master: ss.MasterTable, tmp_p
         stream = arrivals(8000, 6_000.0)
         keys = np.concatenate([batch.column("id").to_numpy() for _, batch in stream])
         engine = engine_of(master, "hybridjoin")
-        run: Any = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
+        run = engine.run_timed(stream, shedding=Shedding(strategy, tmp_path / strategy))
         for _ in run:
             if engine.metrics().arrived == 8000:
                 break
@@ -199,7 +199,7 @@ def finished_per_page(engine: ss.Engine, stream: list[Any], shedding: Shedding) 
             yield arrival
         seen.append(engine.metrics())
 
-    run: Any = engine.run_timed(watched(), shedding=shedding)
+    run = engine.run_timed(watched(), shedding=shedding)
     for _ in run:
         if len(seen) == 2:
             break
@@ -305,7 +305,7 @@ def test_the_next_run_joins_what_a_stopped_one_left(
     shedding = Shedding("keep", folder, max_bytes=200_000)
     stop = int(np.random.default_rng(seed).integers(200, 1900))
     handed: list[int] = []
-    run: Any = engine.run_timed(stream, shedding=shedding)
+    run = engine.run_timed(stream, shedding=shedding)
     for batch in run:
         handed += numbers([batch])
         if len(watched.back) > stop:
@@ -356,14 +356,14 @@ def test_arrivals_that_are_all_due_are_taken_in_bit_by_bit(
             yield 0.0, pa.record_batch({"id": ids % ROWS, "sale": ids})
 
     engine = engine_of(master, "hybridjoin")
-    run: Any = engine.run_timed(endless(), shedding=Shedding("considering", tmp_path))
+    run = engine.run_timed(endless(), shedding=Shedding("considering", tmp_path))
     for _ in run:
         assert engine.metrics().waiting < 80_000
         if taken_in > 500_000:
             break
     run.close()
     assert engine.metrics().shed > 300_000
-    unbounded: Any = engine_of(master, "hybridjoin").run_timed(endless())
+    unbounded = engine_of(master, "hybridjoin").run_timed(endless())
     taken_in = 0
     for _, _ in zip(range(5), unbounded, strict=False):
         assert taken_in < 80_000
