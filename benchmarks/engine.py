@@ -4,12 +4,14 @@
 
 R has `rows` rows of about 120 bytes, scattered over the key domain; S has tuples of about 20
 bytes with Zipf-distributed keys, in batches of 20,000; the budget is a share of R's bytes on
-disk; pages are read with direct I/O. The in-memory way holds all of R, sorted by key, and
+disk; pages are read with direct I/O, or as `--io` says ("buffered": rows of pages in memory are
+found in place). The in-memory way holds all of R, sorted by key, and
 looks up with NumPy's binary search and Arrow's take. "one by one" is HYBRIDJOIN as its paper has
 it, a partition at a time; by default this engine looks several up together. One untimed pass warms
 kernels and files; then the ways take turns, and medians are compared as ratios.
 
-Writes one JSON line per way to benchmarks/results/engine-<rows>-<share>.jsonl.
+Writes one JSON line per way to benchmarks/results/engine-<rows>-<share>.jsonl; the name ends with
+the way of reading if that is not direct.
 """
 
 from __future__ import annotations
@@ -124,7 +126,8 @@ def report(
             line |= {"pages_per_1000": pages, "peak": metrics.peak_memory, "budget": budget}
         lines.append(line)
         print(f"{name:<14}{rate:>12,.0f}{line['of_in_memory']:>14.2f}{spread:>9.1%}{extra}")
-    name = f"engine-{args.rows}-{args.share:g}.jsonl"
+    way = "" if args.io == "direct" else f"-{args.io}"
+    name = f"engine-{args.rows}-{args.share:g}{way}.jsonl"
     write_results(RESULTS / name, lines, machine(ss.__version__))
 
 

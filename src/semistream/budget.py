@@ -82,12 +82,6 @@ class MemoryBudget:
         """Another run begins with what is held now: the peak is counted from there."""
         self.peak = self.used
 
-    def emptied(self) -> MemoryBudget:
-        """The budget of a run that is over and keeps nothing: only its peak is remembered."""
-        empty = MemoryBudget(self.total)
-        empty.peak = self.peak
-        return empty
-
     def by_part(self) -> dict[str, int]:
         """Bytes held now, by grant, with ``"peak"`` and ``"budget"``."""
         held = {name: grant.bytes for name, grant in self._grants.items()}

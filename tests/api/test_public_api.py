@@ -76,7 +76,7 @@ INNER = {
     },
     "Engine": {"check"},
     "JoinShape": {
-        *("check_batch", "kept_schema", "key_codes", "plain", "row_codes", "taken_schema"),
+        *("check_batch", "kept_schema", "key_codes", "plain", "row_codes"),
         *("true_matches", "tuple_bytes"),
     },
     "JoinPlan": {"buffered_pages", "pinned_in_disk_buffer"},

@@ -207,12 +207,17 @@ def test_a_batch_of_another_schema_is_refused(contract: Contract, other: pa.Reco
         list(engine.run([batch_of(0), other]))
 
 
+@pytest.mark.parametrize("wrong", [{"id": [1]}, None], ids=["dict", "None"])
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_not_a_batch_is_refused(contract: Contract, first: bool) -> None:
+def test_what_is_not_a_batch_is_refused(contract: Contract, first: bool, wrong: object) -> None:
+    """None does not end the stream in silence either."""
     engine = contract.engine(contract.master(products()))
-    stream: list[Any] = ([] if first else [batch_of(0)]) + [{"id": [1]}]
-    with pytest.raises(StreamSchemaError, match=r"gave a dict.*pyarrow\.RecordBatch"):
+    stream: list[Any] = [*([] if first else [batch_of(0)]), wrong, batch_of(1)]
+    kind = type(wrong).__name__
+    with pytest.raises(StreamSchemaError, match=rf"gave a {kind}.*pyarrow\.RecordBatch"):
         list(engine.run(stream))
+    with pytest.raises(StreamSchemaError, match=rf"gave a {kind}"):
+        list(engine.run_timed([wrong]))  # type: ignore[list-item]
 
 
 def test_the_metrics_are_a_frozen_snapshot(contract: Contract) -> None:

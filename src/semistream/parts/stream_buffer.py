@@ -10,7 +10,7 @@ asking again may block, so the join first finishes all that waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from semistream.relation import MembershipFilter
 
 BYTES_PER_ROW = 64
 """Per row of a chunk: its code, validity, casts of the key, and its first and last page in R."""
+
+
+_END: Final = object()
 
 
 class Arrivals(NamedTuple):
@@ -214,8 +217,8 @@ class StreamBuffer:
         return None if count == len(codes) else passed
 
     def _pull(self) -> bool:
-        batch = next(self._batches, None)
-        if batch is None:
+        batch: object = next(self._batches, _END)
+        if batch is _END:
             self.ended = True
             return False
         if not isinstance(batch, pa.RecordBatch):

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,9 @@ from semistream.relation import MembershipFilter
 
 MOST_PENDING = 65536
 """Tuples that are taken in beyond what the join can take soon, so that they can be shed."""
+
+
+_END: Final = object()
 
 
 class Timed(NamedTuple):
@@ -77,8 +80,8 @@ class TimedArrivals:
         self.next = self._ask()
 
     def _ask(self) -> Timed | None:
-        found: object = next(self._arrivals, None)
-        if found is None:
+        found: object = next(self._arrivals, _END)
+        if found is _END:
             return None
         if not (isinstance(found, tuple) and len(found) == 2):
             raise StreamSchemaError(
