@@ -146,6 +146,28 @@ def test_the_rows_are_the_same_wherever_the_pages_are(
             assert "in place" in engine.memory() or engine.plan is None
 
 
+@pytest.mark.parametrize("strategy", [None, "keep", "random", "considering"])
+def test_timed_streams_and_shedding_lose_nothing(
+    tmp_path: Path, held: str, strategy: str | None
+) -> None:
+    table = unique_keys()
+    master = ss.MasterTable.from_arrow(table, tmp_path / "m", key="id", page_bytes=4096)
+    stream = stream_for(table, ["id"])
+    expected = oracle_join(stream, table, on=["id"], how="left")
+    clock = ss.PricedClock(ss.CostFactors(partition_read=0.01))
+    shedding = None if strategy is None else ss.Shedding(strategy, tmp_path / "shed")
+    options: dict[str, Any] = {"algorithm": "hybridjoin", "clock": clock, "stream_slots": 64}
+    with ss.engine(master, on="id", memory="1MB", how="left", **options) as engine:
+        found = []
+        arrivals = [(number * 0.001, batch) for number, batch in enumerate(stream)]
+        for batch in engine.run_timed(arrivals, shedding=shedding):
+            engine.check()
+            found.append(batch)
+        assert_same_rows(found, expected.rows)
+        metrics = engine.metrics()
+        assert (metrics.joined, metrics.unmatched) == (expected.joined, expected.unmatched)
+
+
 def test_results_keep_the_order_of_the_stream(tmp_path: Path) -> None:
     master = ss.MasterTable.from_arrow(unique_keys(), tmp_path / "m", key="id", page_bytes=4096)
     stream = stream_for(unique_keys(), ["id"])
