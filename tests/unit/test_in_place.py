@@ -209,22 +209,34 @@ def test_a_damaged_page_is_found_before_any_of_its_rows_leaves(tmp_path: Path, p
     assert found == []
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "written to"])
-def test_a_file_that_changes_under_a_join_is_an_error(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("fresh", [False, True], ids=["same engine", "new engine"])
+@pytest.mark.parametrize("change", ["cut", "damaged", "damaged at the same time", "touched"])
+def test_a_file_that_changes_under_a_join(tmp_path: Path, change: str, fresh: bool) -> None:
+    """Pages that were checked before are checked again, also if the file's time was set back."""
     master = ss.MasterTable.from_arrow(unique_keys(), tmp_path / "m", key="id", page_bytes=4096)
     stream = stream_for(unique_keys(), ["id"])
-    engine = ss.engine(master, on="id", memory="1MB", algorithm="hybridjoin")
-    list(engine.run(stream))
+    options: dict[str, Any] = {"on": "id", "memory": "1MB", "algorithm": "hybridjoin"}
+    engine = ss.engine(master, **options)
+    before = list(engine.run(stream))
     assert engine.metrics().in_place_probes > 0
     file = page_file(master)
-    size = file.stat().st_size
-    if change == "written to":
-        with open(file, "r+b") as opened:
-            opened.write(b"ARROW1")
+    told = file.stat()
+    if change == "cut":
+        os.truncate(file, told.st_size // 2)
+    elif change == "touched":
+        file.touch()
     else:
-        os.truncate(file, size // 2 if change == "cut" else size + 4096)
-    with pytest.raises(CorruptPageError, match="was changed while it was in use"):
-        list(engine.run(stream))
+        content = file.read_bytes()
+        with open(file, "r+b") as opened:
+            opened.write(content.replace(b"xxxxxxxx", b"yyyyyyyy"))
+        if change == "damaged at the same time":
+            os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))
+    engine = ss.engine(master, **options) if fresh else engine
+    if change == "touched":
+        assert list(engine.run(stream)) == before
+    else:
+        with pytest.raises(CorruptPageError, match=r"was cut while|is broken"):
+            list(engine.run(stream))
 
 
 def test_a_file_that_is_removed_or_replaced_is_read_on(tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ def locate(
     # What a tuple holds is named before the loop: each use in it would count references.
     firsts, lasts, file, offset = index.first, index.last, index.file, index.offset
     state, page_rows, base, places = index.state, index.rows, index.base, index.places
+    length = index.length
     counts, pages, rows_of = found.counts, found.pages, found.rows
     wide = columns.widths[columns.code] == 8
     width = 8 if wide else 4
@@ -237,8 +238,12 @@ def locate(
                         count = ELSEWHERE
                         break
                 message = base[file[there]] + offset[there]
-                values = message + places[2] + load_8(message + places[1] + buffer)
+                begins = places[2] + load_8(message + places[1] + buffer)
                 rows = int(page_rows[there])
+                # It was checked, but somebody may be writing to the file.
+                if begins < 0 or begins + rows * width > length[there]:
+                    return there
+                values = message + begins
                 if row < 0:
                     guess = _guess(rows, code, firsts[there], lasts[there])
                     row = _row_of(values, wide, rows, code, guess)
@@ -330,31 +335,57 @@ def _put_value(values: int, width: int, row: int, to: int, position: int) -> Non
 
 
 @kernel
-def _open_page(
-    message: int, places: Codes, widths: Codes, columns: Codes, buffers: _Buffers, k: int
-) -> None:
-    """Note where the columns of a page begin, for the k-th row of a block."""
-    body = message + places[2]
-    for j in range(len(columns)):
-        column = columns[j]
-        buffer = message + places[1] + PAIR * _values_buffer(widths, column)
-        buffers.values[k, j] = body + load_8(buffer)
-        buffer -= PAIR
-        if widths[column] < 0:
-            buffers.offsets[k, j] = body + load_8(buffer)
-            buffer -= PAIR
-        nulls = load_8(message + places[0] + PAIR * column + 8)
-        buffers.nulls[k, j] = body + load_8(buffer) if nulls else 0
+def _inside(begin: int, size: int, length: int) -> bool:
+    return 0 <= begin <= length - size
 
 
 @kernel
-def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target: Target) -> None:
-    """Copy the first `count` chosen rows to their positions.
+def _open_page(
+    message: int,
+    length: int,
+    rows: int,
+    places: Codes,
+    widths: Codes,
+    columns: Codes,
+    buffers: _Buffers,
+    k: int,
+) -> bool:
+    """Note where the columns of a page begin, for the k-th row of a block.
+
+    False if they are not inside the page: it was checked, but somebody may be writing to the file.
+    """
+    for j in range(len(columns)):
+        column = columns[j]
+        width = widths[column]
+        buffer = message + places[1] + PAIR * _values_buffer(widths, column)
+        begin = places[2] + load_8(buffer)
+        if not _inside(begin, max(width * rows, 0) if width else rows >> 3, length):
+            return False
+        buffers.values[k, j] = message + begin
+        buffer -= PAIR
+        if width < 0:
+            begin = places[2] + load_8(buffer)
+            if not _inside(begin, -width * (rows + 1), length):
+                return False
+            buffers.offsets[k, j] = message + begin
+            buffer -= PAIR
+        nulls = load_8(message + places[0] + PAIR * column + 8)
+        begin = places[2] + load_8(buffer)
+        if nulls and not _inside(begin, rows >> 3, length):
+            return False
+        buffers.nulls[k, j] = message + begin if nulls else 0
+    return True
+
+
+@kernel
+def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target: Target) -> int:
+    """Copy the first `count` chosen rows to their positions; returns a broken page, or -1.
 
     Of varying columns, where the values lie and how long they are is noted. Memory is asked for
     ahead, as in `locate`.
     """
     file, offset, base, places = index.file, index.offset, index.base, index.places
+    length, page_rows = index.length, index.rows
     pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
     columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
     valid, has_nulls = target.valid, target.has_nulls
@@ -376,7 +407,11 @@ def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target
             if k and page == pages[begin + k - 1]:
                 values[k], offsets[k], nulls[k] = values[k - 1], offsets[k - 1], nulls[k - 1]
             else:
-                _open_page(base[file[page]] + offset[page], places, widths, columns, buffers, k)
+                message, rows_there = base[file[page]] + offset[page], int(page_rows[page])
+                if not _open_page(
+                    message, length[page], rows_there, places, widths, columns, buffers, k
+                ):
+                    return int(page)
             for j in range(len(columns)):
                 width = widths[columns[j]]
                 prefetch(offsets[k, j] - width * row if width < 0 else values[k, j] + width * row)
@@ -388,6 +423,10 @@ def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target
                     at = offsets[k, j] - width * row
                     first = int(load_4(at)) if width == -4 else load_8(at)
                     last = int(load_4(at + 4)) if width == -4 else load_8(at + 8)
+                    page = pages[begin + k]
+                    room = length[page] - (values[k, j] - base[file[page]] - offset[page])
+                    if first < 0 or last < first or last > room:
+                        return int(page)
                     sources[varying, to], ends[varying, to + 1] = values[k, j] + first, last - first
                     varying += 1
                 else:
@@ -395,6 +434,7 @@ def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target
                 if nulls[k, j] and not (load_1(nulls[k, j] + (row >> 3)) >> (row & 7)) & 1:
                     valid[j, to] = False
                     has_nulls[j] = True
+    return -1
 
 
 @kernel

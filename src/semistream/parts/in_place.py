@@ -167,7 +167,9 @@ class InPlace:
         )
         index, chosen = self._mapped.index, self._chosen
         chosen_rows = kernels.choose(order, begins, start, stop, index.rows, found, chosen)
-        kernels.gather(chosen, chosen_rows, index, self._page.widths, target)
+        broken = kernels.gather(chosen, chosen_rows, index, self._page.widths, target)
+        if broken >= 0:
+            self._mapped.refuse(broken)
         columns = [
             self._column(place, count, buffers[place], bool(target.has_nulls[place]))
             for place in range(len(buffers))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import CHECKED, UNLIKE, MappedIndex, note_resident
+from semistream.kernels.in_place import CHECKED, RESIDENT, UNLIKE, MappedIndex, note_resident
 from semistream.relation.reader import PageReader
 
 __all__ = ["MappedPages"]
@@ -107,19 +107,22 @@ class MappedPages:
             self.look()
 
     def check_files(self) -> None:
-        """Raise `CorruptPageError` if a file was cut or written to since it was mapped.
+        """Raise `CorruptPageError` if a file was cut since it was mapped.
 
-        Without it a page that is gone would end the process. One that is cut between this and
-        its use still does.
+        A file that was touched otherwise, by whatever, has its pages checked again before they
+        are used. What happens to a file between this and the use of a page is not noticed.
         """
         for number, descriptor in self._reader.descriptors.items():
             now, then = os.fstat(descriptor), self._files[number]
-            if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+            if now.st_size < then.st_size:
                 raise CorruptPageError(
-                    f"{self._reader.files.shown(number)} was changed while it was in use: it had "
-                    f"{then.st_size:,} bytes and has {now.st_size:,}. Files of a master table "
-                    "must not be written to. Restore it from a copy, or build the master again."
+                    f"{self._reader.files.shown(number)} was cut while it was in use: it had "
+                    f"{then.st_size:,} bytes and has {now.st_size:,}. Restore it from a copy, or "
+                    "build the master again."
                 )
+            if _times(now) != _times(then):
+                self._files[number] = now
+                self.index.state[:] &= RESIDENT
 
     def refuse(self, page: int) -> NoReturn:
         """Raise `CorruptPageError` for a page that is not as it was written."""
@@ -135,7 +138,7 @@ class MappedPages:
         """What is known in this process of the pages of just these files."""
         index = self._reader.index
         files = tuple(
-            (number, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
+            (number, told.st_dev, told.st_ino, told.st_size, *_times(told))
             for number, told in self._files.items()
         )
         key = (files, index.checksum.tobytes())
@@ -155,6 +158,11 @@ def _can_be_mapped(reader: PageReader) -> bool:
     ends = np.zeros(max(open_files) + 1, np.int64)
     np.maximum.at(ends, index.file, index.offset + index.length)
     return all(os.fstat(fd).st_size >= ends[n] + SPILL for n, fd in open_files.items())
+
+
+def _times(told: os.stat_result) -> tuple[int, int]:
+    """When a file was last changed: its content, and anything of it."""
+    return told.st_mtime_ns, told.st_ctime_ns
 
 
 def _faults() -> int:
