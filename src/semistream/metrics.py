@@ -147,9 +147,12 @@ class Metrics(Counters[int]):
 
     @property
     def hit_ratio(self) -> float:
-        """The share of finished stream tuples that the front stage answered."""
+        """The share of finished stream tuples that were answered from memory.
+
+        By the front stage, or in place, in pages that the operating system held.
+        """
         finished = self.joined + self.unmatched
-        return self.front_hits / finished if finished else 0.0
+        return (self.front_hits + self.in_place_probes) / finished if finished else 0.0
 
     @property
     def deferred(self) -> int:

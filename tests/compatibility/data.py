@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semistream.testing import Row, rows_of
 
-FILES: Final = Path(__file__).parent / "format1"
+FILES: Final = Path(__file__).parent / "format2"
 ROWS: Final = 40
 
 _PAYLOAD: Final = pa.schema(

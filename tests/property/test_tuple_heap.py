@@ -62,7 +62,7 @@ class HeapMachine(RuleBasedStateMachine):
         slots = order.sample(free, count)
         self.heap.put(np.array(slots, np.int32), batch.slice(0, count))
         self.rows.update(zip(slots, batch.slice(0, count).to_pylist(), strict=True))
-        if not self.lowered:
+        if count and not self.lowered:
             # A copy may have validity bitmaps that the batch did not need: a bit for each value, in
             # whole bytes for each of the segments that the rows are put into.
             values = count + sum(len(row["many"] or ()) for row in rows[:count])

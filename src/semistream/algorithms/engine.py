@@ -61,8 +61,10 @@ class _Built(NamedTuple):
 class Engine:
     """A semi-stream join without Spark. Made by `semistream.engine`.
 
+    `plan` is the plan in use and `plans` are all so far: several if the engine retunes itself.
+
     It is a context manager: at the end of a `with` block its files are closed and its memory is
-    given back.
+    given back; if a run is not at its end by then, when that run is closed.
     """
 
     def __init__(

@@ -26,19 +26,24 @@ def check_engine(
     options: Options,
 ) -> None:
     """Refuse whatever an engine cannot be made with."""
-    _check_master(master)
+    check_master(master)
+    _check_one_shard(master)
     check_options(algorithm, options)
     check_join(how, io)
     resolve_on(on, master.key)
     _check_filter(use_filter, master)
 
 
-def _check_master(master: MasterTable) -> None:
+def check_master(master: MasterTable) -> None:
+    """Refuse what is no master table."""
     if not isinstance(master, MasterTable):
         raise OptionError(
             f"master is a {type(master).__name__}; it must be a MasterTable. Open one with "
             "ss.MasterTable.open(path), or build it with ss.MasterTable.from_arrow(…)."
         )
+
+
+def _check_one_shard(master: MasterTable) -> None:
     if master.shard_count > 1 and not master.is_shard:
         raise OptionError(
             f"The master table at {master.path} has {master.shard_count} shards, and an engine "

@@ -86,6 +86,12 @@ class CostFactors:
         return cls(**given)
 
 
+def check_factors(factors: object) -> None:
+    """Refuse what are no cost factors; None stands for those that are known."""
+    if factors is not None and not isinstance(factors, CostFactors):
+        raise OptionError(f"factors={factors!r} must be CostFactors.")
+
+
 @dataclass(frozen=True)
 class MeasuredFactors:
     """Cost factors, and where they come from."""

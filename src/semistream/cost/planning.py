@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.options import check_join, check_options
+from semistream.algorithms.options import check_join, check_master, check_options
 from semistream.algorithms.registry import needs_of
 from semistream.budget import parse_memory
-from semistream.cost.factors import CostFactors, MeasuredFactors, known_factors
+from semistream.cost.factors import CostFactors, MeasuredFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.prediction import Prediction
 from semistream.cost.skew import Skew
@@ -59,12 +59,14 @@ def plan(
         on: as in `engine`; by default the master's key columns.
         how: "inner" or "left".
         columns: the master's columns to add, by default all but its key.
-        io: "buffered" or "direct".
+        io: "buffered", "unmapped" or "direct", as in `engine`.
         factors: by default those measured on this machine, or shipped if none were.
         options: sizes that are fixed, as `engine` takes them.
     """
     if memory is None and rate is None:
         raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
+    check_master(master)
+    check_factors(factors)
     _check_rate(rate)
     _check_skew(skew)
     check_join(how, io)

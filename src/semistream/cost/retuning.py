@@ -28,7 +28,7 @@ from semistream.algorithms.options import Options
 from semistream.algorithms.planner import Occasion, Sizer
 from semistream.algorithms.registry import AUTO
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, final_plan, in_memory, rivals
-from semistream.cost.factors import CostFactors, known_factors
+from semistream.cost.factors import CostFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.planning import explained, keyed_codes
 from semistream.cost.prediction import Prediction
@@ -78,6 +78,7 @@ class Retuning:
         rate = self.rate
         if not (rate in (None, MEASURED) or (isinstance(rate, float | int) and rate > 0)):
             raise OptionError(f'rate={rate!r} must be tuples per second, or "{MEASURED}".')
+        check_factors(self.factors)
 
 
 class RetuningPlanner:

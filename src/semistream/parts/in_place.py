@@ -143,6 +143,7 @@ class InPlace:
             if not single:
                 chosen = arrivals.batch.take(pa.array(tuples))
             master = self._gathered(order, begins, start, stop, found)
+            self._mapped.check_unwritten()
             self._recorder.in_place_rows += stop - start
             stream, master, tuples = self._shape.true_pairs(chosen, master, tuples)
             matched[tuples] = True

@@ -124,6 +124,16 @@ class MappedPages:
                 self._files[number] = now
                 self.index.state[:] &= RESIDENT
 
+    def check_unwritten(self) -> None:
+        """Raise `CorruptPageError` if a file was written to since `check_files`."""
+        for number, descriptor in self._reader.descriptors.items():
+            if os.fstat(descriptor).st_mtime_ns != self._files[number].st_mtime_ns:
+                raise CorruptPageError(
+                    f"{self._reader.files.shown(number)} was written to while rows were read from "
+                    "it. Files of a master table must not be changed. Restore it from a copy, or "
+                    "build the master again."
+                )
+
     def refuse(self, page: int) -> NoReturn:
         """Raise `CorruptPageError` for a page that is not as it was written."""
         raise self._reader.corrupt(page, "its checksum or its content is not what was written")

@@ -28,6 +28,7 @@ _SHOWN: Final = (
     "unmatched",
     "outputs",
     "front_hits",
+    "in_place_probes",
     "pages_read",
     "bytes_read",
     "algorithm",

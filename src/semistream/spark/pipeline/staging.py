@@ -174,7 +174,8 @@ class Staging:
         if engine:
             passed = counts.deferred + counts.rejected
             finished = engine["joined"] + engine["unmatched"] - passed
-            engine["hit_ratio"] = engine["front_hits"] / finished if finished > 0 else 0.0
+            hits = engine["front_hits"] + engine["in_place_probes"]
+            engine["hit_ratio"] = hits / finished if finished > 0 else 0.0
         return engine
 
 
