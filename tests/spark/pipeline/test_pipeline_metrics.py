@@ -58,7 +58,7 @@ def test_a_line_per_batch(shop: Shop) -> None:
         assert line["arrived"] == line["joined"] + line["unmatched"] == 150
         assert (line["deferred"], line["rejected"], line["retried"]) == (0, 0, 0)
         assert 0 < line["peak_memory"] <= line["budget"] == 1 << 20
-        assert line["pages_read"] + line["in_place_probes"] > 0
+        assert line["pages_read"] > 0 or line["hit_ratio"] > 0
         assert line["service_rate"] > 0
         assert 0 <= line["hit_ratio"] <= 1
         assert line["p99_seconds"] >= 0
