@@ -15,7 +15,7 @@ import pytest
 
 import semistream as ss
 from semistream.errors import CorruptPageError
-from semistream.kernels.in_place import RESIDENT
+from semistream.kernels.mapped_index import RESIDENT
 from semistream.relation import MappedPages
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from semistream.budget import Grant
 from semistream.errors import BudgetError
-from semistream.kernels import in_place as kernels
+from semistream.kernels import row_gather
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import Chosen, PageColumns, Target, Whereabouts
+from semistream.kernels.in_place import PageColumns, Whereabouts, locate
+from semistream.kernels.row_gather import Chosen, Target
 from semistream.metrics import Recorder
 from semistream.parts.columns import fixed_dtype
 from semistream.parts.frame_finder import searchable
@@ -119,7 +120,7 @@ class InPlace:
     def _located(self, codes: NDArray[np.int64], order: Rows) -> Whereabouts:
         self._mapped.check_files()
         found = Whereabouts(*(part[: len(codes)] for part in self._found))
-        broken = kernels.locate(codes, order, self._mapped.index, self._page, found)
+        broken = locate(codes, order, self._mapped.index, self._page, found)
         if broken >= 0:
             self._mapped.refuse(broken)
         return found
@@ -167,8 +168,8 @@ class InPlace:
             np.zeros(len(buffers), np.bool_),
         )
         index, chosen = self._mapped.index, self._chosen
-        chosen_rows = kernels.choose(order, begins, start, stop, index.rows, found, chosen)
-        broken = kernels.gather(chosen, chosen_rows, index, self._page.widths, target)
+        chosen_rows = row_gather.choose(order, begins, start, stop, index.rows, found, chosen)
+        broken = row_gather.gather(chosen, chosen_rows, index, self._page.widths, target)
         if broken >= 0:
             self._mapped.refuse(broken)
         columns = [
@@ -208,9 +209,9 @@ def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> N
 
 def _varying(sources: Rows, ends: NDArray[np.int32], count: int) -> pa.Buffer:
     """The bytes of a varying column; `ends` has lengths and becomes offsets."""
-    size = kernels.add_up(ends, count)
+    size = row_gather.add_up(ends, count)
     if size < 0:
         raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
     data = pa.allocate_buffer(size + SPILL)
-    kernels.copy_varying(sources, ends, count, data.address)
+    row_gather.copy_varying(sources, ends, count, data.address)
     return data

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError
 from semistream.kernels.copying import SPILL
-from semistream.kernels.in_place import CHECKED, RESIDENT, UNLIKE, MappedIndex, note_resident
+from semistream.kernels.mapped_index import CHECKED, RESIDENT, UNLIKE, MappedIndex, note_resident
 from semistream.relation.reader import PageReader
 
 __all__ = ["MappedPages"]
