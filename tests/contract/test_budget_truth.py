@@ -147,8 +147,10 @@ def stream_for(algorithm: str, sized: Sized) -> list[pa.RecordBatch]:
 
 def test_the_budget_is_what_is_allocated(contract: Contract, sized: Sized) -> None:
     stream = stream_for(contract.algorithm, sized)
-    # Compiling a kernel takes memory; the first run does that.
-    list(contract.engine(sized.master, memory=sized.memory).run([sized.batch.slice(0, 1_000)]))
+    # Compiling a kernel takes memory; the first run does that. With little memory it must meet all
+    # of them, those that move rows and memory too.
+    first = stream if sized.memory <= 4 << 20 else [sized.batch.slice(0, 1_000)]
+    list(contract.engine(sized.master, memory=sized.memory).run(first))
     engine = contract.engine(sized.master, memory=sized.memory)
     with measuring() as measured:
         for batch in engine.run(stream):
