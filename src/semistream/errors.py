@@ -29,6 +29,7 @@ __all__ = [
     "ShedSpaceError",
     "SinkError",
     "SourceError",
+    "SparkLostError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
     "UnsupportedTypeError",
@@ -116,7 +117,7 @@ class MasterChangedError(SemistreamError):
 
 
 class CheckpointError(SemistreamError):
-    """A pipeline cannot continue from its checkpoint: the parts of it do not fit together."""
+    """A pipeline cannot continue from its checkpoint: it is in use, or its parts do not fit."""
 
 
 class SinkError(SemistreamError):
@@ -137,3 +138,7 @@ class SourceError(SemistreamError):
 
 class PipelineFileError(SemistreamError):
     """A pipeline file is not valid: a key is unknown, missing or of the wrong type."""
+
+
+class SparkLostError(SemistreamError):
+    """Spark's Java process, or its workers, have ended while a pipeline ran."""

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from semistream.cli.batch_view import totals
 from semistream.cli.demo_comparison import BATCH_ROWS, compared
-from semistream.cli.frames import java_output_to, spark_errors, spark_session
+from semistream.cli.frames import spark_errors, spark_session
 from semistream.cli.report import INTERRUPTED, MIB, output, reported, side
 from semistream.cli.run import follow
 from semistream.errors import OptionError
@@ -95,8 +95,8 @@ def demo(
         scene = _Scene(folder, products, rate, seconds, share, seed, tasks)
         # A plain line: while the log is redirected, a spinner would go to the log too.
         console.print("Starting Spark …", style="dim")
-        with java_output_to(folder / "spark.log"):
-            spark = spark_session(**{"spark.sql.shuffle.partitions": str(tasks)})
+        settings = {"spark.sql.shuffle.partitions": str(tasks)}
+        spark = spark_session(log=folder / "spark.log", **settings)
         master = _built(scene, spark, out, console)
         _streamed(scene, spark, master, out, console)
         with console.status("The same join, here and by Spark itself"):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from semistream.errors import OptionError, SourceError
+from semistream.errors import OptionError, SemistreamError, SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["file_format", "java_output_to", "read_frame", "spark_errors", "spark_session"]
+__all__ = ["file_format", "read_frame", "spark_errors", "spark_session", "traces_to"]
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -28,30 +27,41 @@ _FORMATS: Final = {
 _COMPRESSED: Final = (".gz", ".bz2", ".zst")
 
 
-def spark_session(**conf: str) -> SparkSession:
+def spark_session(log: Path | None = None, **conf: str) -> SparkSession:
     """The active session, or a quiet local one that knows the format "semistream"."""
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
 
     # This logger would print, as JSON, what the error message says anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = local_session(**{"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | conf)
+    settings = {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | conf
+    spark = local_session(log=log, **settings)
     register_source(spark)
     return spark
 
 
 @contextmanager
-def java_output_to(path: Path) -> Iterator[None]:
-    """Send the log of a Java process started meanwhile to this file, as long as it runs."""
-    sys.stderr.flush()
-    before = os.dup(2)
+def traces_to(log: Path) -> Iterator[None]:
+    """Keep the traces of Spark's Python side in this file; an error names the file, if it has any.
+
+    `spark_session(log=…)` sends those of Java there too.
+    """
+    handler = logging.FileHandler(log, delay=True)
+    loggers = [logging.getLogger(name) for name in ("py4j", "pyspark")]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
     try:
-        with open(path, "ab") as log:
-            os.dup2(log.fileno(), 2)
         yield
+    except SemistreamError as error:
+        if log.is_file() and log.stat().st_size:
+            error.args = (f"{error} Spark's own messages are in {log}.",)
+        raise
     finally:
-        os.dup2(before, 2)
-        os.close(before)
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.propagate = True
+        handler.close()
 
 
 def file_format(path: str) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from semistream.errors import PipelineFileError
+from semistream.budget import parse_memory
+from semistream.errors import OptionError, PipelineFileError
 
 __all__ = ["PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
 
@@ -59,6 +60,13 @@ class JoinTable:
     columns: list[str] | None = None
     io: str = "buffered"
     options: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise `PipelineFileError` unless the memory is a size."""
+        try:
+            parse_memory(self.memory)
+        except OptionError as error:
+            raise PipelineFileError(f"[{where}] {error}") from None
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,8 @@ class PipelineTable:
     batch_target: int | float | str | None = None
     metrics: str | None = None
     metrics_prometheus: str | None = None
+    log: str | None = None
+    """A file for Spark's own messages; by default in the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
     hints = get_type_hints(kind)
     below = {name: f"{where}.{name}" if where else name for name in found}
     made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
-    if isinstance(made, SinkTable):
+    if isinstance(made, SinkTable | JoinTable):
         made.check(where)
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import threading
@@ -14,9 +15,11 @@ import typer
 from rich.console import Console
 
 from semistream.cli.batch_view import BatchView, MetricsTail, totals
-from semistream.cli.frames import spark_errors, spark_session
+from semistream.cli.frames import spark_errors, spark_session, traces_to
 from semistream.cli.pipeline_file import PipelineFile, SinkTable, SourceTable, UnmatchedTable
 from semistream.cli.report import output, reported, side
+from semistream.relation import MasterTable
+from semistream.relation.storage import is_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,12 +44,27 @@ def run(
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
         metrics = Path(asked.pipeline.metrics or Path(folder) / "metrics.jsonl")
-        with spark_errors(str(file)):
-            pipeline = pipeline_of(asked, spark_session(**asked.spark), metrics, once)
+        MasterTable.open(asked.master.path)
+        log = _log_file(asked)
+        with traces_to(log), spark_errors(str(file)):
+            spark = spark_session(log=log, **asked.spark)
+            pipeline = pipeline_of(asked, spark, metrics, once)
             was_stopped = follow(pipeline, metrics, console)
         output().print(totals(pipeline.status()))
         if was_stopped:
             console.print(f"Stopped. To go on: semistream run {file}", soft_wrap=True)
+
+
+def _log_file(asked: PipelineFile) -> Path:
+    """Where the messages of Spark go: not to the terminal, where they would drown ours."""
+    if asked.pipeline.log is not None:
+        log = Path(asked.pipeline.log)
+    elif is_uri(asked.pipeline.checkpoint):
+        log = Path(tempfile.gettempdir()) / f"semistream-{os.getpid()}.log"
+    else:
+        log = Path(asked.pipeline.checkpoint) / "semistream" / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.absolute()
 
 
 def follow(

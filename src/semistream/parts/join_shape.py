@@ -26,8 +26,10 @@ from semistream.row_bytes import row_bytes
 On = str | Sequence[str] | Mapping[str, str]
 
 
-def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
+def resolve_on(on: On, key: tuple[str, ...], stream: Sequence[str] | None = None) -> dict[str, str]:
     """`on` as a dict from master key column to stream column, in the master's key order.
+
+    `stream` has the names of the stream's columns, if they are known.
 
     >>> resolve_on({"sale_product": "product_id"}, ("product_id",))
     {'product_id': 'sale_product'}
@@ -39,6 +41,13 @@ def resolve_on(on: On, key: tuple[str, ...]) -> dict[str, str]:
         raise KeyColumnError(
             f"on={on!r} must be a column name, a list of names, or a dict from stream column to "
             f"master key column; the master's key is {list(key)}."
+        )
+    missing = [n for n in ([on] if isinstance(on, str) else on) if n not in (stream or [n])]
+    if missing:
+        raise KeyColumnError(
+            f"The stream has no column {missing}; it has {list(stream or ())}. Name the stream's "
+            f"key columns with on=…; where the master's key {list(key)} has other names, use "
+            "on={stream column: key column}."
         )
     if isinstance(on, str):
         pairs = {on: on}
@@ -74,7 +83,7 @@ class JoinShape:
         self.codec = master.codec
         self.how = how
         self.stream_schema = stream_schema
-        self.stream_key = tuple(resolve_on(on, master.key).values())
+        self.stream_key = tuple(resolve_on(on, master.key, stream_schema.names).values())
         self.master_key = master.key
         self.code_column = master.code_column or master.key[0]
         self._check_stream(stream_schema)
@@ -176,12 +185,6 @@ class JoinShape:
         if len(set(schema.names)) != len(schema.names):
             raise KeyColumnError(
                 f"The stream has a column name twice: {schema.names}. Rename one of them."
-            )
-        missing = [name for name in self.stream_key if name not in schema.names]
-        if missing:
-            raise KeyColumnError(
-                f"The stream has no column {missing}; it has {schema.names}. Name the stream's "
-                "key columns with on=…, or on={stream column: key column}."
             )
         types = [schema.field(name).type for name in self.stream_key]
         self.codec.check_types(types, self.stream_key)

@@ -153,6 +153,8 @@ def _checked_shape(
     df: DataFrame, master: MasterTable, algorithm: str, arguments: Mapping[str, Any]
 ) -> JoinShape:
     """The shape of the join, after all checks that an engine makes when it starts."""
+    if isinstance(master, MasterTable):
+        resolve_on(arguments["on"], master.key, df.columns)
     # The engine refuses what is not a master table; getattr lets it get that far.
     if getattr(master, "is_shard", False):
         raise OptionError(

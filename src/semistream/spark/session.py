@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from semistream.errors import JavaError
+from semistream.relation.storage import Location
 
 __all__ = ["local_session"]
 
@@ -36,13 +39,16 @@ _CONF: Final = {
 _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def local_session(cores: int | str = "*", memory: str = "2g", **conf: str) -> SparkSession:
+def local_session(
+    cores: int | str = "*", memory: str = "2g", log: Location | None = None, **conf: str
+) -> SparkSession:
     """The active Spark session as it is, or a new one on this machine.
 
     A new session runs `cores` tasks at a time ("*": one per core) in a Java process of `memory`
-    bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. `conf`
+    bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. The
+    messages of Java and of the workers go to the file `log`, by default to the terminal. `conf`
     adds Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process
-    that an earlier, stopped session has left behind keeps its memory.
+    that an earlier, stopped session has left behind keeps its memory and its log.
     """
     try:
         return SparkSession.active()
@@ -53,7 +59,22 @@ def local_session(cores: int | str = "*", memory: str = "2g", **conf: str) -> Sp
     builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
     for name, value in {**_CONF, "spark.driver.memory": memory, **conf}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with nullcontext() if log is None else _java_output_to(Path(log)):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _java_output_to(path: Path) -> Iterator[None]:
+    """Send what a Java process started meanwhile prints to this file, as long as it runs."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(path, "ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def check_java() -> None:

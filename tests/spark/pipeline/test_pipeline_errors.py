@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from semistream.errors import (
+    CheckpointError,
     ColumnClashError,
     KeyColumnError,
     MasterChangedError,
@@ -21,7 +23,8 @@ from tests.spark.pipeline.conftest import Shop
 
 CASES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"how": "outer"}, OptionError, 'Use one of: "left", "inner"'),
-    ({"on": "product"}, KeyColumnError, "product"),
+    ({"on": "product"}, KeyColumnError, r"The stream has no column \['product'\]; it has"),
+    ({"on": "n"}, KeyColumnError, r"the master's key is \['id'\]"),
     ({"columns": ["nome"]}, OptionError, "nome"),
     ({"memory": "1KB"}, Exception, "memory|budget|bytes"),
     ({"sink": 7}, OptionError, "sink=7 is no sink"),
@@ -48,6 +51,36 @@ def test_arguments_are_checked_before_anything_starts(
     with pytest.raises(error, match=text):
         shop.pipeline(**options)
     assert not (shop.folder / "checkpoint").exists()
+
+
+@pytest.mark.service
+def test_of_two_pipelines_on_one_checkpoint_the_second_stops_before_it_touches_anything(
+    shop: Shop,
+) -> None:
+    shop.master()
+    shop.sell(5)
+    first = shop.pipeline(trigger="10s", unmatched=Retry(), name="first").start()
+    try:
+        home = shop.folder / "checkpoint" / "semistream"
+        before = sorted(home.rglob("*.json"))
+        with pytest.raises(CheckpointError, match=rf"in use by the pipeline first .*{os.getpid()}"):
+            shop.pipeline(trigger="10s", unmatched=Retry()).start()
+        assert set(before) <= set(home.rglob("*.json"))
+        assert first.status().state == "running"
+    finally:
+        first.stop()
+    shop.sell(5)
+    assert shop.pipeline(unmatched=Retry()).start().await_termination()
+
+
+@pytest.mark.service
+def test_a_pipeline_that_cannot_start_leaves_the_checkpoint_to_others(shop: Shop) -> None:
+    shop.master()
+    shop.sell(5)
+    shop.pipeline(unmatched=Retry(backoff="9h", deadline="99h")).start().await_termination()
+    for _ in range(2):
+        with pytest.raises(OptionError, match="wait in the retry queue"):
+            shop.pipeline().start()
 
 
 @pytest.mark.service

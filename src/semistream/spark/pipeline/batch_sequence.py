@@ -24,6 +24,7 @@ from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, O
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.capacity import learned, taken_back
 from semistream.spark.pipeline.folders import Note
+from semistream.spark.pipeline.lease import Lease
 from semistream.spark.pipeline.queues import QueueEntry, rows_in
 from semistream.spark.pipeline.staging import Arrival
 
@@ -60,9 +61,11 @@ class BatchSequence:
         log: BatchLog,
         run: BatchRun,
         policy: Policy,
+        lease: Lease,
         on_done: Callable[[Outcome], None],
     ) -> None:
         """Batches join with the master at `location`; `on_done` is called with every outcome."""
+        self._lease = lease
         self._location, self._log, self._run, self._policy = location, log, run, policy
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -88,6 +91,7 @@ class BatchSequence:
     def stream_batch(self, frame: DataFrame, number: int) -> None:
         """Run Spark's micro-batch of this number, unless it is done already."""
         with self._lock, self._moving():
+            self._lease.check()
             record = self._log.of_stream_batch(number)
             if record is not None and self._log.is_done(record):
                 return
@@ -106,6 +110,7 @@ class BatchSequence:
     def waiting_batch(self, spark: SparkSession, retries: bool = True) -> bool:
         """Run a batch of waiting tuples that are due; False if there are none."""
         with self._lock:
+            self._lease.check()
             if self._log.unfinished is not None:
                 # Spark is about to run that one again, and batches must keep their order.
                 return False

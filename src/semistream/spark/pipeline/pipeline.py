@@ -12,6 +12,7 @@ docs/pipeline.md says what it promises, and docs/adr/0010 how it keeps that.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.batch_sequence import BatchSequence, Clock, Policy, steady_time
+from semistream.spark.pipeline.failures import explained
 from semistream.spark.pipeline.folders import Folder
+from semistream.spark.pipeline.lease import Lease
 from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.routes import Retry
@@ -178,19 +181,16 @@ class Pipeline:
                 "checkpoint to go on."
             )
         home = self._checkpoint / "semistream"
-        log = BatchLog(home.local or home.spark)
-        self._check_whole(log)
-        run = BatchRun(self._shape, self._outlets, home, self._deferred, log.identity())
-        run.claim()
-        self._sequence = BatchSequence(self._location, log, run, self._policy, self._on_done)
-        self._last = log.last_outcome
-        self._metrics.catch_up(log)
-        self._sequence.recover(self._source.sparkSession)
-        self._query = self._started()
+        lease = Lease.take(home.local or home.spark, self.name)
+        try:
+            self._sequence = sequence = self._recovered(home, lease)
+            self._query = query = self._started()
+        except BaseException:
+            lease.release()
+            raise
         self._state = "running"
-        self._steward = threading.Thread(
-            target=self._tend, args=(self._query, self._sequence), daemon=True
-        )
+        tend = partial(self._tend, query, sequence, lease)
+        self._steward = threading.Thread(target=tend, daemon=True)
         self._steward.start()
         return self
 
@@ -234,6 +234,18 @@ class Pipeline:
         """The metrics of the last batch, and totals, in Prometheus' text format."""
         return prometheus_text(self.name, self._last)
 
+    def _recovered(self, home: Folder, lease: Lease) -> BatchSequence:
+        """The batches of this checkpoint, with what a killed process left half-way finished."""
+        log = BatchLog(home.local or home.spark)
+        self._check_whole(log)
+        run = BatchRun(self._shape, self._outlets, home, self._deferred, log.identity())
+        run.claim()
+        sequence = BatchSequence(self._location, log, run, self._policy, lease, self._on_done)
+        self._last = log.last_outcome
+        self._metrics.catch_up(log)
+        sequence.recover(self._source.sparkSession)
+        return sequence
+
     def _started(self) -> StreamingQuery:
         """The streaming query, started."""
         writer = self._source.writeStream.foreachBatch(self._on_batch).queryName(self.name)
@@ -254,7 +266,7 @@ class Pipeline:
         self._last = outcome
         self._metrics.append(outcome)
 
-    def _tend(self, query: StreamingQuery, sequence: BatchSequence) -> None:
+    def _tend(self, query: StreamingQuery, sequence: BatchSequence, lease: Lease) -> None:
         """While the query runs, join waiting tuples when they are due; then note how it ended."""
         spark = self._source.sparkSession
         try:
@@ -264,15 +276,14 @@ class Pipeline:
                 sequence.drain(spark)
             self._state = "stopped" if self._stopping else "finished"
         except BaseException as error:
-            self._fail(error)
+            self._failure = explained(self._failure or error, self.name)
+            self._state = "failed"
+            # If Java is gone, so is the query.
+            with contextlib.suppress(Exception):
+                query.stop()
         finally:
+            lease.release()
             self._ended.set()
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
-        self._state = "failed"
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
 
     def _check_whole(self, log: BatchLog) -> None:
         """Raise if Spark's part of the checkpoint is gone.

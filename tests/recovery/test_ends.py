@@ -1,0 +1,163 @@
+"""How a pipeline ends: by Ctrl-C, by an error, by the death of Java. A user must not be frightened.
+
+Each pipeline runs in a process of its own, whose terminal is read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import semistream as ss
+from tests.recovery.conftest import Process
+
+pytestmark = [pytest.mark.slow, pytest.mark.service]
+
+FILE = """
+[source]
+format = "rate"
+options = {{ rowsPerSecond = 200 }}
+select = ["value % 5 as id", "value"]
+[master]
+path = "{folder}/goods.master"
+[join]
+on = "id"
+memory = "1MB"
+[sink]
+path = "{folder}/out"
+[pipeline]
+checkpoint = "{folder}/checkpoint"
+name = "shop"
+{more}
+"""
+SCRIPT = """
+import sys, semistream as ss
+spark = ss.local_session(1, "1g", log=sys.argv[1] + "/spark.log")
+source = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+pipeline = ss.Pipeline(
+    source.selectExpr("value % 5 as id", "value"), sys.argv[1] + "/goods.master", on="id",
+    sink=sys.argv[1] + "/out", checkpoint=sys.argv[1] + "/checkpoint", memory="1MB", name="shop",
+).start()
+print("up", flush=True)
+try:
+    pipeline.await_termination()
+except ss.SparkLostError as error:
+    print("told:", error)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ss.MasterTable.from_arrow(pa.table({"id": range(5)}), tmp_path / "goods.master", key="id")
+    return tmp_path
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for one in started:
+        root = Process.of(one.pid)
+        for process in [*(root.below() if root else []), *([root] if root else [])]:
+            process.kill()
+        one.wait()
+
+
+def launched(command: list[str], processes: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
+    one = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    processes.append(one)
+    return one
+
+
+def run_file(
+    folder: Path, processes: list[subprocess.Popen[str]], more: str = ""
+) -> subprocess.Popen[str]:
+    path = folder / "pipeline.toml"
+    path.write_text(FILE.format(folder=folder, more=more))
+    return launched([sys.executable, "-m", "semistream", "run", str(path)], processes)
+
+
+def wait_for_output(folder: Path, batches: int = 1) -> None:
+    for _ in range(1200):
+        if len(list((folder / "out").glob("batch=*"))) >= batches:
+            return
+        time.sleep(0.1)
+    raise AssertionError("No batch came.")
+
+
+def test_ctrl_c_says_one_line(folder: Path, processes: list[subprocess.Popen[str]]) -> None:
+    one = run_file(folder, processes)
+    wait_for_output(folder, 2)
+    one.send_signal(signal.SIGINT)
+    told = one.communicate(timeout=120)[0]
+    assert one.returncode == 0
+    assert "Stopped. To go on: semistream run" in told
+    for word in ("Exception", "\tat ", "Traceback", "ERROR"):
+        assert word not in told
+
+
+def test_a_known_error_says_one_line_that_names_the_log(
+    folder: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    one = run_file(folder, processes, more='trigger = "2s"')
+    wait_for_output(folder, 1)
+    shutil.rmtree(folder / "goods.master")
+    told = one.communicate(timeout=120)[0]
+    assert one.returncode == 1
+    assert str(folder / "goods.master") in told
+    log = folder / "checkpoint" / "semistream" / "spark.log"
+    assert f"Spark's own messages are in {log}." in told
+    assert log.stat().st_size
+    for word in ("\tat ", "Traceback", "ERROR"):
+        assert word not in told
+
+
+def test_a_dead_java_process_is_one_clear_error_and_nothing_is_lost(
+    folder: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    one = launched([sys.executable, str(script), str(folder)], processes)
+    wait_for_output(folder, 2)
+    root = Process.of(one.pid)
+    assert root is not None
+    (java,) = root.below("org.apache.spark.deploy.SparkSubmit")
+    java.kill()
+    told = one.communicate(timeout=120)[0]
+    assert "told: Spark's Java process has ended while the pipeline shop ran" in told
+    again = run_file(folder, processes)
+    before = len(list((folder / "out").glob("batch=*")))
+    wait_for_output(folder, before + 1)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=120)
+    values = [
+        value
+        for path in (folder / "out").glob("batch=*")
+        for value in pq.read_table(path, columns=["value"])["value"].to_pylist()
+    ]
+    assert len(values) == len(set(values))
+    assert sorted(values) == list(range(len(values)))
+
+
+def test_a_bad_memory_is_told_before_spark_starts(folder: Path) -> None:
+    path = folder / "pipeline.toml"
+    path.write_text(FILE.format(folder=folder, more="").replace('"1MB"', '"much"'))
+    command = [sys.executable, "-m", "semistream", "run", str(path)]
+    # Without Java Spark cannot even begin to start.
+    environment = {**os.environ, "JAVA_HOME": "/nowhere"}
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert told.returncode == 1
+    assert "[join] memory='much' is not a size" in told.stderr
