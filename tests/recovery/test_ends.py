@@ -42,6 +42,7 @@ name = "shop"
 """
 SCRIPT = """
 import sys, semistream as ss
+from semistream.errors import SparkLostError
 spark = ss.local_session(1, "1g", log=sys.argv[1] + "/spark.log")
 source = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
 pipeline = ss.Pipeline(
@@ -51,7 +52,7 @@ pipeline = ss.Pipeline(
 print("up", flush=True)
 try:
     pipeline.await_termination()
-except ss.SparkLostError as error:
+except SparkLostError as error:
     print("told:", error)
 """
 
