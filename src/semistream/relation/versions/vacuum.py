@@ -86,7 +86,13 @@ def _whole(storage: Storage) -> dict[int, Manifest]:
         try:
             found[number] = read_manifest(storage, number)
         except MasterNotFoundError:
-            continue
+            # Another vacuum has removed it. If it is there after all, the storage is not to be
+            # trusted, and to go on would remove the files of a version that is whole.
+            if storage.sizes([manifest_name(number)]) != [None]:
+                raise MasterFormatError(
+                    f"{storage.shown(manifest_name(number))} is there, but cannot be read. Nothing "
+                    "was removed. Try again once the disk is well."
+                ) from None
         except MasterFormatError:
             if storage.is_sealed(manifest_name(number)):
                 raise

@@ -1,0 +1,329 @@
+"""Faults of the file system, at seeded calls: full, read-only, failing, short, vanishing.
+
+The faults are under the `Storage` protocol, so build, update, compaction, vacuum and joins all meet
+them. After a fault the caller must have an error that says what is wrong, a reader must still see a
+whole version, and once the disk is well again the same work must succeed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+import semistream as ss
+from semistream.errors import SemistreamError
+from semistream.relation.storage import LocalStorage, PageSource
+
+WRITES: Final = ("write", "open_sink", "settle", "publish")
+IO: Final = ("buffered", "unmapped", "direct")
+KEYS: Final = 400
+READS: Final = ("read", "read_into", "open_pages", "page")
+KINDS: Final = {
+    "full": (WRITES, errno.ENOSPC),
+    "read-only": (WRITES, errno.EROFS),
+    "failing": (WRITES + READS, errno.EIO),
+    "short": (("write", "open_sink", "read_into", "page"), None),
+    "vanished": (READS, errno.ENOENT),
+    "killed": ((*WRITES, "remove"), None),
+}
+"""What goes wrong, and in which calls; "killed" ends the process there, as kill -9 does."""
+
+
+class Faults:
+    """Lets the call of a given number fail, and all after it if the fault stays."""
+
+    def __init__(self, kind: str, at: int, stays: bool) -> None:
+        self.kind, self.at, self.stays = kind, at, stays
+        self.calls, self.struck = 0, 0
+
+    def strikes(self, call: str) -> bool:
+        """Whether this call is one that fails."""
+        calls, _ = KINDS[self.kind]
+        if call not in calls:
+            return False
+        self.calls += 1
+        hit = self.calls == self.at or (self.stays and self.calls > self.at)
+        self.struck += hit
+        if hit and self.kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return hit
+
+    def error(self, name: object) -> OSError:
+        """The error of the operating system."""
+        number = KINDS[self.kind][1] or errno.ENOSPC
+        return OSError(number, os.strerror(number), str(name))
+
+
+class _FaultySink:
+    """A file whose writes may fail half-way."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        self._file, self._faults, self._path = open(path, "wb"), faults, path  # noqa: SIM115
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        if self._faults.strikes("open_sink"):
+            self._file.write(memoryview(data)[: len(data) // 2])
+            raise self._faults.error(self._path)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self.closed = True
+        self._file.close()
+
+
+class _FaultySource:
+    """Pages whose reads may fail, or give less than there is."""
+
+    descriptor = -1
+
+    def __init__(self, source: PageSource, name: str, faults: Faults) -> None:
+        self._source, self._name, self._faults = source, name, faults
+
+    def read_into(self, memory: memoryview, position: int) -> int:
+        if not self._faults.strikes("page"):
+            return self._source.read_into(memory, position)
+        if self._faults.kind == "short":
+            return self._source.read_into(memory[: len(memory) // 2], position)
+        raise self._faults.error(self._name)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+@contextmanager
+def injected(faults: Faults) -> Iterator[None]:
+    """While open, local storage has these faults."""
+    names = [name for name in (*WRITES, *READS, "remove") if name != "page"]
+    kept = {name: getattr(LocalStorage, name) for name in names}
+
+    def failing(name: str) -> Callable[..., Any]:
+        def call(self: LocalStorage, *arguments: Any, **named: Any) -> Any:
+            if not faults.strikes(name):
+                return kept[name](self, *arguments, **named)
+            if faults.kind == "short" and name == "read_into":
+                view = arguments[1]
+                return kept[name](self, arguments[0], view[: len(view) // 2])
+            if name == "write":
+                # As a full disk does: some bytes are there, and then no more.
+                half = bytes(arguments[1])[: len(arguments[1]) // 2]
+                (self.path / arguments[0]).write_bytes(half)
+            raise faults.error(self.shown(arguments[0]) if name != "settle" else self.path)
+
+        return call
+
+    def open_sink(self: LocalStorage, name: str) -> pa.NativeFile:
+        return pa.PythonFile(_FaultySink(self.path / name, faults), "w")
+
+    def open_pages(self: LocalStorage, name: str, direct: bool) -> PageSource:
+        if faults.strikes("open_pages"):
+            raise faults.error(self.shown(name))
+        return _FaultySource(kept["open_pages"](self, name, direct), name, faults)
+
+    replaced = {name: failing(name) for name in kept}
+    replaced |= {"open_sink": open_sink, "open_pages": open_pages}
+    for name, method in replaced.items():
+        setattr(LocalStorage, name, method)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(LocalStorage, name, method)
+
+
+Rows = dict[int, str]
+
+
+class Operation(NamedTuple):
+    """One step at a master table, which a process of its own can do too."""
+
+    name: str
+    path: Path
+    rows: Rows = {}  # noqa: RUF012 (never changed)
+    """Rows to put in, or whose keys to delete."""
+    algorithm: str = ""
+    want: Mapping[int, Rows] = {}
+    """What each version holds, for a join."""
+
+    def run(self, faults: Faults) -> None:
+        """Do it, with these faults."""
+        with injected(faults):
+            if self.name == "build":
+                built(self.rows, self.path)
+                return
+            master = ss.MasterTable.open(self.path)
+            if self.name == "upsert":
+                master.upsert(table(self.rows))
+            elif self.name == "delete":
+                master.delete(pa.table({"id": sorted(self.rows)}))
+            elif self.name == "compact":
+                master.compact()
+            elif self.name == "vacuum":
+                master.vacuum(keep_versions=1, grace_seconds=0)
+            else:
+                joined(self.path, self.want, self.algorithm)
+
+
+class Shop:
+    """A master table, with what each version must hold by a plain dict."""
+
+    def __init__(self, folder: Path, random: np.random.Generator) -> None:
+        self.path, self.random = folder / "goods.master", random
+        self.versions: dict[int, Rows] = {}
+        self._made = 0
+
+    def fresh(self, count: int) -> Rows:
+        """Rows of random keys, unlike all before."""
+        self._made += 1
+        keys = self.random.choice(KEYS, count, replace=False).tolist()
+        return {key: f"{key} of {self._made}" for key in keys}
+
+    def operation(self) -> tuple[Operation, Rows | None]:
+        """A step at random, and the rows of the version that it makes, if it makes one."""
+        if not self.versions:
+            rows = self.fresh(KEYS // 2)
+            return Operation("build", self.path, rows), rows
+        now = self.versions[max(self.versions)]
+        name = str(self.random.choice(["upsert", "delete", "compact", "vacuum", "join", "join"]))
+        rows = self.fresh(30) if name in ("upsert", "delete") else {}
+        after = {
+            "upsert": now | rows,
+            "delete": {key: value for key, value in now.items() if key not in rows},
+            "compact": now,
+        }
+        algorithm = str(self.random.choice(list(ss.ALGORITHMS)))
+        return Operation(name, self.path, rows, algorithm, dict(self.versions)), after.get(name)
+
+
+class WrongRowsError(AssertionError):
+    """Rows that are not those of the version."""
+
+
+_PROCESSES: Final = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.chaos.storage_faults"])
+
+
+def table(rows: Rows) -> pa.Table:
+    """The rows as Arrow has them."""
+    kinds = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    return pa.table({"id": list(rows), "name": list(rows.values())}, schema=kinds)
+
+
+def built(rows: Rows, path: Path) -> None:
+    """Build a master table of the rows."""
+    ss.MasterTable.from_arrow(table(rows), path, key="id", page_bytes=4096, filter_bits=8)
+
+
+def joined(path: Path, want: Mapping[int, Rows], algorithm: str, io: str = "unmapped") -> None:
+    """Join all keys with the newest version, and compare."""
+    master = ss.MasterTable.open(path)
+    rows = want[master.version]
+    batch = pa.record_batch({"id": np.arange(KEYS)})
+    with ss.engine(
+        master, on="id", memory="256KB", how="left", algorithm=algorithm, io=io
+    ) as engine:
+        found = pa.Table.from_batches(list(engine.run([batch])))
+    names = dict(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True))
+    if found.num_rows != KEYS or names != {key: rows.get(key) for key in range(KEYS)}:
+        raise WrongRowsError(f"version {master.version} by {algorithm}")
+
+
+def verdicts(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[str]:
+    """Endless cases, one by one: "ok", or what went wrong and where."""
+    random = np.random.default_rng(seed)
+    while True:
+        with tempfile.TemporaryDirectory(prefix="semistream-chaos-") as folder:
+            shop = Shop(Path(folder), random)
+            for _ in range(12):
+                kind = str(random.choice(list(kinds)))
+                faults = Faults(kind, int(random.integers(1, 25)), bool(random.integers(2)))
+                yield _struck(shop, faults)
+
+
+def _struck(shop: Shop, faults: Faults) -> str:
+    """One operation that meets a fault; what is there afterwards must be whole."""
+    operation, after = shop.operation()
+    before = max(shop.versions, default=0)
+    if after is not None:
+        # The version may be made although the caller is told of an error.
+        shop.versions[before + 1] = after
+    where = f"{operation.name} {faults.kind} at call {faults.at}"
+    said = _run(operation, faults)
+    if said not in ("done", "refused", "killed"):
+        return f"{said} ({where})"
+    try:
+        made = ss.MasterTable.latest_version(shop.path)
+    except SemistreamError as error:
+        made = 0
+        if before:
+            return f"lost: {error} ({where})"
+    shop.versions = {number: rows for number, rows in shop.versions.items() if number <= made}
+    if said == "done" and after is not None and made != before + 1:
+        return f"lost: it was done, but {made} is the newest version ({where})"
+    return _mended(shop, where)
+
+
+def _run(operation: Operation, faults: Faults) -> str:
+    """How the operation ended."""
+    if faults.kind == "killed":
+        child = _PROCESSES.Process(target=operation.run, args=(faults,))
+        child.start()
+        child.join()
+        return {0: "done", -signal.SIGKILL: "killed"}.get(child.exitcode or 0, "crashed: a child")
+    try:
+        operation.run(faults)
+    except (SemistreamError, OSError) as error:
+        return "refused" if faults.struck else f"unclear: {error!r} without a fault"
+    except WrongRowsError as error:
+        return f"wrong: {error}"
+    except Exception as error:
+        return f"unclear: {error!r}"
+    return "done"
+
+
+def _mended(shop: Shop, where: str) -> str:
+    """With a disk that is well, readers see whole versions, and work goes on."""
+    try:
+        if not shop.versions:
+            rows = shop.fresh(KEYS // 2)
+            built(rows, shop.path)
+            shop.versions[1] = rows
+        joined(shop.path, shop.versions, "hybridjoin", str(shop.random.choice(IO)))
+        if shop.random.integers(4) == 0:
+            ss.MasterTable.open(shop.path).vacuum(keep_versions=1, grace_seconds=0)
+            joined(shop.path, shop.versions, "meshjoin")
+            return _left_over(shop, where)
+    except WrongRowsError as error:
+        return f"wrong: {error} (after {where})"
+    except Exception as error:
+        return f"lost: {error!r} (after {where})"
+    return "ok"
+
+
+def _left_over(shop: Shop, where: str) -> str:
+    """After a vacuum nothing is on disk that the newest version does not name."""
+    manifest = json.loads((shop.path / "versions" / f"{max(shop.versions):08d}.json").read_text())
+    files = [*manifest["page_files"], *manifest["locator_files"], *manifest["files"].values()]
+    found = {path.name for path in (shop.path / "data").iterdir()}
+    stray = found - {entry["name"] for entry in files}
+    stray |= {path.name for path in (shop.path / "versions").iterdir()} - {
+        f"{max(shop.versions):08d}.json"
+    }
+    return f"lost: stray files {sorted(stray)} ({where})" if stray else "ok"
