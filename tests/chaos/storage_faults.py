@@ -155,37 +155,41 @@ class Operation(NamedTuple):
     """One step at a master table, which a process of its own can do too."""
 
     name: str
-    path: Path
+    path: Path | str
     rows: Rows = {}  # noqa: RUF012 (never changed)
     """Rows to put in, or whose keys to delete."""
     algorithm: str = ""
     want: Mapping[int, Rows] = {}
     """What each version holds, for a join."""
 
+    def perform(self) -> None:
+        """Do it."""
+        if self.name == "build":
+            built(self.rows, self.path)
+            return
+        master = ss.MasterTable.open(self.path)
+        if self.name == "upsert":
+            master.upsert(table(self.rows))
+        elif self.name == "delete":
+            master.delete(pa.table({"id": sorted(self.rows)}))
+        elif self.name == "compact":
+            master.compact()
+        elif self.name == "vacuum":
+            master.vacuum(keep_versions=1, grace_seconds=0)
+        else:
+            joined(self.path, self.want, self.algorithm)
+
     def run(self, faults: Faults) -> None:
-        """Do it, with these faults."""
+        """Do it on a local disk with these faults."""
         with injected(faults):
-            if self.name == "build":
-                built(self.rows, self.path)
-                return
-            master = ss.MasterTable.open(self.path)
-            if self.name == "upsert":
-                master.upsert(table(self.rows))
-            elif self.name == "delete":
-                master.delete(pa.table({"id": sorted(self.rows)}))
-            elif self.name == "compact":
-                master.compact()
-            elif self.name == "vacuum":
-                master.vacuum(keep_versions=1, grace_seconds=0)
-            else:
-                joined(self.path, self.want, self.algorithm)
+            self.perform()
 
 
 class Shop:
     """A master table, with what each version must hold by a plain dict."""
 
-    def __init__(self, folder: Path, random: np.random.Generator) -> None:
-        self.path, self.random = folder / "goods.master", random
+    def __init__(self, path: Path | str, random: np.random.Generator) -> None:
+        self.path, self.random = path, random
         self.versions: dict[int, Rows] = {}
         self._made = 0
 
@@ -226,12 +230,14 @@ def table(rows: Rows) -> pa.Table:
     return pa.table({"id": list(rows), "name": list(rows.values())}, schema=kinds)
 
 
-def built(rows: Rows, path: Path) -> None:
+def built(rows: Rows, path: Path | str) -> None:
     """Build a master table of the rows."""
     ss.MasterTable.from_arrow(table(rows), path, key="id", page_bytes=4096, filter_bits=8)
 
 
-def joined(path: Path, want: Mapping[int, Rows], algorithm: str, io: str = "unmapped") -> None:
+def joined(
+    path: Path | str, want: Mapping[int, Rows], algorithm: str, io: str = "unmapped"
+) -> None:
     """Join all keys with the newest version, and compare."""
     master = ss.MasterTable.open(path)
     rows = want[master.version]
@@ -250,7 +256,7 @@ def verdicts(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[str]:
     random = np.random.default_rng(seed)
     while True:
         with tempfile.TemporaryDirectory(prefix="semistream-chaos-") as folder:
-            shop = Shop(Path(folder), random)
+            shop = Shop(Path(folder) / "goods.master", random)
             for _ in range(12):
                 kind = str(random.choice(list(kinds)))
                 faults = Faults(kind, int(random.integers(1, 25)), bool(random.integers(2)))
@@ -259,13 +265,24 @@ def verdicts(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[str]:
 
 def _struck(shop: Shop, faults: Faults) -> str:
     """One operation that meets a fault; what is there afterwards must be whole."""
+    where = f"{faults.kind} at call {faults.at}"
+    verdict = tried(shop, lambda operation: _run(operation, faults), where)
+    if verdict == "ok" and shop.random.integers(4) == 0:
+        ss.MasterTable.open(shop.path).vacuum(keep_versions=1, grace_seconds=0)
+        joined(shop.path, shop.versions, "meshjoin")
+        return left_over(shop.path, max(shop.versions), where)
+    return verdict
+
+
+def tried(shop: Shop, run: Callable[[Operation], str], where: str) -> str:
+    """Let a random operation run, and look whether all that must be there is there."""
     operation, after = shop.operation()
+    where = f"{operation.name} {where}"
     before = max(shop.versions, default=0)
     if after is not None:
         # The version may be made although the caller is told of an error.
         shop.versions[before + 1] = after
-    where = f"{operation.name} {faults.kind} at call {faults.at}"
-    said = _run(operation, faults)
+    said = run(operation)
     if said not in ("done", "refused", "killed"):
         return f"{said} ({where})"
     try:
@@ -287,10 +304,15 @@ def _run(operation: Operation, faults: Faults) -> str:
         child.start()
         child.join()
         return {0: "done", -signal.SIGKILL: "killed"}.get(child.exitcode or 0, "crashed: a child")
+    return ended(lambda: operation.run(faults), lambda: faults.struck > 0)
+
+
+def ended(run: Callable[[], None], struck: Callable[[], bool]) -> str:
+    """How an operation ends in this process."""
     try:
-        operation.run(faults)
+        run()
     except (SemistreamError, OSError) as error:
-        return "refused" if faults.struck else f"unclear: {error!r} without a fault"
+        return "refused" if struck() else f"unclear: {error!r} without a fault"
     except WrongRowsError as error:
         return f"wrong: {error}"
     except Exception as error:
@@ -305,11 +327,8 @@ def _mended(shop: Shop, where: str) -> str:
             rows = shop.fresh(KEYS // 2)
             built(rows, shop.path)
             shop.versions[1] = rows
-        joined(shop.path, shop.versions, "hybridjoin", str(shop.random.choice(IO)))
-        if shop.random.integers(4) == 0:
-            ss.MasterTable.open(shop.path).vacuum(keep_versions=1, grace_seconds=0)
-            joined(shop.path, shop.versions, "meshjoin")
-            return _left_over(shop, where)
+        io = str(shop.random.choice(IO)) if isinstance(shop.path, Path) else "buffered"
+        joined(shop.path, shop.versions, "hybridjoin", io)
     except WrongRowsError as error:
         return f"wrong: {error} (after {where})"
     except Exception as error:
@@ -317,13 +336,11 @@ def _mended(shop: Shop, where: str) -> str:
     return "ok"
 
 
-def _left_over(shop: Shop, where: str) -> str:
+def left_over(path: Path | str, version: int, where: str) -> str:
     """After a vacuum nothing is on disk that the newest version does not name."""
-    manifest = json.loads((shop.path / "versions" / f"{max(shop.versions):08d}.json").read_text())
+    name = f"{version:08d}.json"
+    manifest = json.loads((Path(path) / "versions" / name).read_text())
     files = [*manifest["page_files"], *manifest["locator_files"], *manifest["files"].values()]
-    found = {path.name for path in (shop.path / "data").iterdir()}
-    stray = found - {entry["name"] for entry in files}
-    stray |= {path.name for path in (shop.path / "versions").iterdir()} - {
-        f"{max(shop.versions):08d}.json"
-    }
+    stray = {one.name for one in (Path(path) / "data").iterdir()} - {f["name"] for f in files}
+    stray |= {one.name for one in (Path(path) / "versions").iterdir()} - {name}
     return f"lost: stray files {sorted(stray)} ({where})" if stray else "ok"

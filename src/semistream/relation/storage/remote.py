@@ -154,6 +154,9 @@ class RemoteStorage:
         try:
             self.write(claim, b"")
             self._refuse_others(stem, claim)
+            if self.sizes([name]) != [None]:
+                # The listing has lagged behind.
+                raise FileExistsError(errno.EEXIST, "taken by another writer", self.shown(name))
             self.write(name, data)
             found = self.read(name)
             if build_id.encode() not in found:

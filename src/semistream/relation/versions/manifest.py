@@ -135,7 +135,11 @@ def version_of(name: str) -> int | None:
 def committed_versions(storage: Storage) -> list[int]:
     """The numbers of all manifests, oldest first; some may be incomplete."""
     found = (version_of(entry.name) for entry in storage.entries("versions"))
-    return sorted(number for number in found if number)
+    numbers = sorted(number for number in found if number)
+    # A listing may lag behind; to ask for a file by its name does not.
+    while storage.sizes([manifest_name((numbers or [0])[-1] + 1)]) != [None]:
+        numbers.append((numbers or [0])[-1] + 1)
+    return numbers
 
 
 def newest_version(storage: Storage) -> int:
