@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow.fs as pafs
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from tests.chaos.storage_faults import Shop, ended, tried
