@@ -91,7 +91,7 @@ class SparkMeasures:
         return _Shop(self.spark, self.folder / str(rows), rows, self.seed, self.share)
 
     def _seconds(self, shop: _Shop, names: list[str], tuples: int, batches: int) -> Seconds:
-        say(f"R {shop.rows:,}, {tuples:,} a batch: {', '.join(names)} …")
+        say(f"R {shop.rows:,}, {tuples:,} a batch: {'; '.join(names)} …")
         keys = ZipfKeys(shop.rows, 1.0, seed=self.seed)
         warm = 2
         files = StreamFiles(
@@ -155,13 +155,12 @@ class _Shop:
         from peers import duckdb_rows, lmdb_rows, rocksdb_rows
 
         table, folder = self._table, self.folder
-        memory = f"{_PEER_MEMORY // 1_000_000}MB"
         stores: dict[str, Any] = {}
         say("LMDB, RocksDB, DuckDB …")
         stores["LMDB"] = lmdb_rows.build(table, folder / "lmdb", KEY)
-        stores["RocksDB"] = rocksdb_rows.build(table, folder / "rocksdb", KEY, _PEER_MEMORY)
-        stores["DuckDB, 30 MB"] = duckdb_rows.build(table, folder / "sorted.duckdb", KEY, memory)
-        stores["DuckDB, 1 GB, primary key"] = duckdb_rows.build(
+        stores["RocksDB (30 MB)"] = rocksdb_rows.build(table, folder / "rocksdb", KEY, _PEER_MEMORY)
+        stores["DuckDB (30 MB)"] = duckdb_rows.build(table, folder / "sorted.duckdb", KEY, "30MB")
+        stores["DuckDB (1 GB, primary key)"] = duckdb_rows.build(
             table, folder / "keyed.duckdb", KEY, "1GB", primary_key=True
         )
         self.ways |= {name: partial(self._mapped, store) for name, store in stores.items()}
