@@ -107,7 +107,9 @@ def versions() -> dict[str, str]:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", type=rows, default=set(ROWS), help="rows such as 5,7")
     parser.add_argument("--rows", type=int, default=5_000_000, help="of the large R")
     parser.add_argument("--large", action="store_true", help="row 6 with R four times as large too")

@@ -96,7 +96,8 @@ _COLUMNS = ("row", "measure", "ours", "other", "target", "measured", "by round",
 
 def print_table(findings: Iterable[Finding]) -> None:
     """All findings in the order of their rows."""
-    lines = [_COLUMNS, *map(_cells, sorted(findings, key=lambda finding: finding.row))]
+    in_order = sorted(findings, key=lambda finding: finding.row)
+    lines = [_COLUMNS, *map(_cells, in_order)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
     for line in lines:
         cells = [
@@ -105,6 +106,7 @@ def print_table(findings: Iterable[Finding]) -> None:
         ]
         print("  ".join(cells).rstrip())
     print("ours, other: thousand tuples/s; by round: the lowest and the highest of single rounds")
+    print(f"{sum(finding.met for finding in in_order)} of {len(in_order)} met")
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:

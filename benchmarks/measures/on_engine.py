@@ -98,13 +98,13 @@ class EngineMeasures:
     def _against_memory(
         self, row: int, relation: _Relation, share: float, io: str, bound: float
     ) -> Finding:
-        say(f"row {row}, {share:.0%}, {io} …")
+        say(f"row {row}, {share * 100:g} %, {io} …")
         streams = self._streams(relation.rows, PASS_TUPLES)
         engine = relation.engine(share, io, self.algorithm)
         runs = {"engine": engine.run, _ALL_IN_MEMORY: relation.in_memory.run}
         _check_alike({name: list(run(streams[0][:5])) for name, run in runs.items()})
         ways = {name: partial(_pass, run, streams) for name, run in runs.items()}
-        text = f"engine, {_WHERE[io]}, R {relation.rows:,}, {share:.0%} / all of R in memory"
+        text = f"engine, {_WHERE[io]}, R {relation.rows:,}, {share * 100:g} % / all of R in memory"
         seconds = in_turns(ways, self.rounds)
         parameters = self._parameters(share)
         return Finding(row, text, bound, seconds, "engine", _ALL_IN_MEMORY, PASS_TUPLES, parameters)
@@ -130,7 +130,7 @@ class EngineMeasures:
         _check_alike(outputs)
         seconds = in_turns(ways, self.rounds)
         for name in ("string", "composite"):
-            text = f"engine, {_WHERE[io]}, R {rows:,}, {share:.0%}: {name} key / integer key"
+            text = f"engine, {_WHERE[io]}, R {rows:,}, {share * 100:g} %: {name} key / integer key"
             parameters = self._parameters(share)
             yield Finding(9, text, 0.7, seconds, name, "integer", PASS_TUPLES, parameters)
 

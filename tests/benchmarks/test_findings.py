@@ -37,9 +37,10 @@ def test_milliseconds_stand_alone() -> None:
 
 def test_the_table_is_aligned_and_says_what_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([finding(9.0), finding(2_000, other=None)])
-    header, first, second, _ = capsys.readouterr().out.splitlines()
+    header, first, second, _, met = capsys.readouterr().out.splitlines()
     assert first.split() == ["3", "a", "measure", "0", "0", "≥", "9", "1.75", "1.50–2.00", "missed"]
     assert second.split()[-4:] == ["2000.0", "ms", "2000.0–2000.0", "met"]
+    assert met == "1 of 2 met"
     assert header.index("by round") + len("by round") == first.index("2.00") + len("2.00")
 
 
