@@ -12,6 +12,9 @@ from typing import Any
 Seconds = Mapping[str, list[list[float]]]
 """By way: for each round, the seconds of each task, pass or trigger in it."""
 
+LEAST_MEMORY = 1 << 20
+"""Bytes of a budget at least, so that a small R, given to try things out, leaves a join enough."""
+
 
 def in_turns(ways: Mapping[str, Callable[[int], list[float]]], rounds: int) -> Seconds:
     """Seconds of all ways, which take turns; each is called with the number of the round.

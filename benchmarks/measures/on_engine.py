@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 import semistream as ss
 from engine import InMemory, timed
-from measures.findings import Finding, in_turns, say
+from measures.findings import LEAST_MEMORY, Finding, in_turns, say
 from semistream.workload import ZipfKeys, products, sales
 
 KEY = "product_id"
@@ -120,7 +120,7 @@ class EngineMeasures:
         for name, (key, keyed) in _KEY_TYPES.items():
             master = table if name == "string" else keyed(table)
             relation = _Relation(master, self.folder / f"{rows}-{name}-{io}.master", key)
-            budget = budget or int(relation.bytes * share)
+            budget = budget or relation.share(share)
             engine = ss.engine(
                 relation.master, on=key, memory=budget, io=io, algorithm=self.algorithm
             )
@@ -145,7 +145,10 @@ class _Relation:
         self._table = table
         self.rows = table.num_rows
         self.master = ss.MasterTable.from_arrow(table, path, key=key)
-        self.bytes = int(self.master.pages.length.sum())
+
+    def share(self, share: float) -> int:
+        """A share of R's bytes on disk, as a budget."""
+        return max(int(self.master.pages.length.sum() * share), LEAST_MEMORY)
 
     @cached_property
     def in_memory(self) -> InMemory:
@@ -154,7 +157,7 @@ class _Relation:
 
     def engine(self, share: float, io: str, algorithm: str, how: str = "inner") -> ss.Engine:
         """An engine with a share of R as memory."""
-        memory = int(self.bytes * share)
+        memory = self.share(share)
         return ss.engine(self.master, on=KEY, memory=memory, io=io, algorithm=algorithm, how=how)
 
 

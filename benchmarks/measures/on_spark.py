@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.types import StructType
 
 import semistream as ss
-from measures.findings import Finding, Seconds, in_turns, say
+from measures.findings import LEAST_MEMORY, Finding, Seconds, in_turns, say
 from measures.triggers import StreamFiles, Way
 from peers.wide_identity import WideIdentity
 from semistream.workload import ZipfKeys, products
@@ -138,7 +138,7 @@ class _Shop:
         scattered = self._table.take(np.random.default_rng(seed).permutation(rows))
         pq.write_table(scattered, folder / "products.parquet", row_group_size=500_000)
         master = ss.MasterTable.from_arrow(self._table, folder / "products.master", key=KEY)
-        self.budget = int(master.pages.length.sum() * share)
+        self.budget = max(int(master.pages.length.sum() * share), LEAST_MEMORY)
         static = spark.read.parquet(str(folder / "products.parquet"))
         self._added = [field for field in static.schema.fields if field.name != KEY]
         self.ways: dict[str, Way] = {
