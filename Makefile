@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery coverage costs lint format hooks bench dist clean
+.PHONY: help demo test figures recovery coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ hooks: $(STAMP) ## Let git run the checks of make lint before each commit
 
 bench: $(STAMP) ## Measure the engine on this machine
 	$(BIN)/python benchmarks/engine.py
+
+# Needs the extra "bench", which "dev" has.
+targets: $(STAMP) ## Measure the speed targets side by side with other ways; 15 minutes
+	$(BIN)/python benchmarks/targets.py
 
 dist: $(STAMP) ## Build wheel and source archive into dist/
 	$(BIN)/python -m build

@@ -36,11 +36,13 @@ def machine(version: str) -> dict[str, Any]:
     }
 
 
-def write_results(path: Path, lines: Iterable[Mapping[str, Any]], where: Mapping[str, Any]) -> None:
-    """Replace the file by these results, each with the machine and the time."""
+def write_results(
+    path: Path, lines: Iterable[Mapping[str, Any]], where: Mapping[str, Any], append: bool = False
+) -> None:
+    """Replace the file by these results, or append them, each with the machine and the time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with path.open("w") as file:
+    with path.open("a" if append else "w") as file:
         for line in lines:
             file.write(json.dumps(dict(line) | {"machine": dict(where), "at": at}) + "\n")
     print(f"written: {path.name}")

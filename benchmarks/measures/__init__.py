@@ -1,0 +1,1 @@
+"""What `targets.py` measures: the engine alone, and ss.join on Spark against other ways."""
