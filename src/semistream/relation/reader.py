@@ -20,6 +20,7 @@ from semistream.errors import CorruptPageError, InternalError, OptionError
 from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
+from semistream.relation.page_rules import PageRules
 from semistream.relation.storage import PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
@@ -42,8 +43,18 @@ class PageReader:
     waits = True
     """Whether a read waits for a disk, so that reading ahead in another thread pays."""
 
-    def __init__(self, files: PageFiles, index: PageIndex, schema: pa.Schema, io: str) -> None:
-        """Open the files, up to a limit; the others are opened when they are needed."""
+    def __init__(
+        self,
+        files: PageFiles,
+        index: PageIndex,
+        schema: pa.Schema,
+        io: str,
+        rules: PageRules | None = None,
+    ) -> None:
+        """Open the files, up to a limit; the others are opened when they are needed.
+
+        `rules` are asked about each page that is decoded for the first time.
+        """
         if io not in IO_MODES:
             raise OptionError(f"io={io!r} is not known. Use one of {', '.join(IO_MODES)}.")
         self.files = files
@@ -56,8 +67,18 @@ class PageReader:
         self._direct = io == "direct"
         self.grain = ALIGNMENT if self._direct else 1
         """Reads begin and end at multiples of this."""
-        self.pages = PageList(index.offset, index.length, index.checksum)
+        self.pages = PageList(
+            index.offset,
+            index.length,
+            index.checksum,
+            index.rows,
+            index.first,
+            index.last,
+            np.zeros(len(index), np.uint8),
+        )
         """The pages, for kernels."""
+        self._rules = rules or PageRules(schema)
+        self._decoded = np.zeros(len(index), np.bool_)
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
@@ -122,8 +143,10 @@ class PageReader:
                     raise self.corrupt(page, "its checksum is not the one that was written")
                 try:
                     batches.append(decode(message, schema))
-                except (OSError, pa.ArrowException) as error:
+                except (OSError, ValueError, pa.ArrowException) as error:
                     raise self.corrupt(page, f"it cannot be decoded ({error})") from error
+                if not self._decoded.item(page):
+                    self._check_content(page, message, batches[-1])
             place += self._size(begin, end)
         return batches
 
@@ -160,12 +183,26 @@ class PageReader:
         read, self.bytes_read = self.bytes_read - before, before
         return read
 
+    def unsound(self, stretch: np.void) -> CorruptPageError:
+        """What is raised for a stretch with a page that is not what the index says."""
+        pages = range(int(stretch["first"]), int(stretch["stop"]))
+        page = next((page for page in pages if not self.pages.sound[page]), pages.start)
+        return self.corrupt(page, "its content is not what its index says")
+
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)
         message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
             raise self.corrupt(page, "its checksum is not the one that was written")
+
+    def _check_content(self, page: int, message: pa.Buffer, batch: pa.RecordBatch) -> None:
+        """Raise unless the page holds what the index says; once per page is enough."""
+        index = self.index
+        expected = index.rows.item(page), index.first.item(page), index.last.item(page)
+        if (fault := self._rules.fault(message, batch, expected)) is not None:
+            raise self.corrupt(page, fault)
+        self._decoded[page] = True
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:

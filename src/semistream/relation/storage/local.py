@@ -58,16 +58,16 @@ class LocalStorage:
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The bytes of each file; None for one that is missing."""
-        paths = [self.path / name for name in names]
+        paths = [self._inside(name) for name in names]
         return [path.stat().st_size if path.is_file() else None for path in paths]
 
     def read(self, name: str) -> bytes:
         """The whole of a small file."""
-        return (self.path / name).read_bytes()
+        return self._inside(name).read_bytes()
 
     def read_into(self, name: str, memory: memoryview) -> int:
         """Fill memory with a file's content. Returns the file's size, which may differ."""
-        with open(self.path / name, "rb") as file:
+        with open(self._inside(name), "rb") as file:
             file.readinto(memory)
             return os.fstat(file.fileno()).st_size
 
@@ -122,7 +122,17 @@ class LocalStorage:
 
     def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading."""
-        return LocalSource(self.path / name, direct)
+        return LocalSource(self._inside(name), direct)
+
+    def _inside(self, name: str) -> Path:
+        """The path of a file to read; `MasterFormatError` if it is a link to another folder."""
+        path = self.path / name
+        if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+            raise MasterFormatError(
+                f"{path} is a link that leads out of its folder, to {path.resolve()}. Files of a "
+                "master table are read from its own folder only. Put the file itself there."
+            )
+        return path
 
 
 class LocalSource:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
 from semistream.relation.storage import Storage, checksum_bytes
+from semistream.relation.versions.manifest_rules import manifest_fault, unknown_fields
 
 __all__ = [
     "FORMAT_VERSION",
@@ -149,7 +150,7 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     for number in reversed(wanted):
         name = manifest_name(number)
         try:
-            return _decode(storage.shown(name), storage.read(name))
+            return _decode(storage.shown(name), storage.read(name), number)
         except FileNotFoundError:
             continue
         except _BrokenManifestError:
@@ -221,14 +222,14 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return checksum_bytes(canonical.encode())
 
 
-def _decode(shown: str, data: bytes) -> Manifest:
+def _decode(shown: str, data: bytes, version: int) -> Manifest:
     try:
         content = json.loads(data)
         format_version = content["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _broken(shown, f"it is not a manifest ({error})") from error
     # Checked before the checksum: another format may compute it in another way.
-    if isinstance(format_version, int) and format_version != FORMAT_VERSION:
+    if type(format_version) is int and format_version != FORMAT_VERSION:
         raise MasterFormatError(
             f"{shown} has format {format_version}; this semistream reads format {FORMAT_VERSION}. "
             + ("Upgrade semistream." if format_version > FORMAT_VERSION else "Build it again.")
@@ -236,10 +237,14 @@ def _decode(shown: str, data: bytes) -> Manifest:
     checksum = content.pop("checksum", None)
     if checksum != _checksum(content):
         raise _broken(shown, "its content does not have the checksum it states")
-    try:
-        return _from_content(content)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _broken(shown, f"its fields are not those of a manifest ({error})") from error
+    if unknown := unknown_fields(content):
+        raise MasterFormatError(
+            f"{shown} was written by a newer semistream: it has {', '.join(unknown)}, which this "
+            "one does not know. Upgrade semistream."
+        )
+    if (fault := manifest_fault(content, version)) is not None:
+        raise _broken(shown, fault)
+    return _from_content(content)
 
 
 def _from_content(content: dict[str, Any]) -> Manifest:
