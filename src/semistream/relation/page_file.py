@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import InternalError
 from semistream.keys import Codes
+from semistream.relation.columns import has_union
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
 from semistream.relation.storage import Storage
@@ -68,7 +69,7 @@ class PageWriter:
         self._file = storage.open_sink(name)
         self._page = _PageBytes()
         self._writer = pa.ipc.new_file(pa.PythonFile(self._page, "w"), schema)
-        self._has_union = any(_has_union(field.type) for field in schema)
+        self._has_union = any(has_union(field.type) for field in schema)
         self._widest_row = self._bytes = 0
         self._entries: dict[str, list[int]] = {field.name: [] for field in fields(PageIndex)}
         self._waiting: list[tuple[pa.RecordBatch, Codes, Sizes]] = []
@@ -246,11 +247,6 @@ def _stop(ends: Sizes, start: int, limit: float) -> int:
     """The row after the last one that ends at or before byte `limit`; at least one row."""
     stop = int(np.searchsorted(ends, limit, side="right"))
     return min(max(stop, start + 1), start + _MAX_ROWS)
-
-
-def _has_union(kind: pa.DataType) -> bool:
-    inside = (kind.field(i).type for i in range(kind.num_fields))
-    return bool(pa.types.is_union(kind)) or any(map(_has_union, inside))
 
 
 def _overhead(schema: pa.Schema) -> int:

@@ -18,12 +18,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from semistream.errors import OptionError, SinkError
-from semistream.relation.storage import Location, is_uri
+from semistream.errors import SinkError
+from semistream.relation.storage import Location, is_uri, opened, without_secrets
 
 __all__ = ["Folder", "Note"]
 
@@ -54,17 +53,20 @@ class Folder:
             path = os.path.abspath(location)
             return cls(pafs.LocalFileSystem(), path, f"file://{path}")
         uri = str(location).rstrip("/")
-        try:
-            filesystem, path = pafs.FileSystem.from_uri(_HADOOP_S3.sub("s3://", uri))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise OptionError(
-                f"{uri} cannot be opened: {error}. Give a local path, or a URI that both Spark and "
-                "pyarrow.fs.FileSystem.from_uri take."
-            ) from error
+        filesystem, path = opened(
+            _HADOOP_S3.sub("s3://", uri),
+            "Give a local path, or a URI that both Spark and pyarrow.fs.FileSystem.from_uri take.",
+            shown=uri,
+        )
         return cls(filesystem, path.rstrip("/"), uri)
 
     def __truediv__(self, name: str) -> Folder:
         return Folder(self._filesystem, f"{self._path}/{name}", f"{self.spark}/{name}")
+
+    @property
+    def shown(self) -> str:
+        """Its URI without passwords, for people to read."""
+        return without_secrets(self.spark)
 
     @property
     def name(self) -> str:
@@ -119,7 +121,7 @@ class Folder:
         if (known := self._read(_OWNER)) is None:
             if any("=" in name for name in self.names()):
                 raise SinkError(
-                    f"{self.spark} has folders of batches, but it is not known whose. Give "
+                    f"{self.shown} has folders of batches, but it is not known whose. Give "
                     f"{what} a folder of its own."
                 )
             self._filesystem.create_dir(self._path, recursive=True)
@@ -127,7 +129,7 @@ class Folder:
                 file.write(json.dumps({"owner": owner}).encode())
         elif known.get("owner") != owner:
             raise SinkError(
-                f"{self.spark} has the batches of another pipeline, or of another route of this "
+                f"{self.shown} has the batches of another pipeline, or of another route of this "
                 f"one, and batches are known by their numbers. Give {what} a folder of its own, or "
                 "go on with the checkpoint that the folder was written with."
             )
