@@ -6,18 +6,23 @@ about 4 % however long the run. The clock is injected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
-from typing import Any
+from numbers import Real
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from semistream.counters import Counters
+from semistream.errors import OptionError
 from semistream.kernels import BINS_PER_OCTAVE, HISTOGRAM_BINS, bin_of
 
 Clock = Callable[[], float]
 """Seconds, from any origin, never running backwards."""
+LATEST: Final = 1e12
+"""No time is farther from 0, in seconds: microseconds are counted in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,13 @@ class Recorder(Counters[int]):
 
     def __post_init__(self) -> None:
         """Start the run's clock."""
-        self._started = self.clock()
+        self._started = self.clock() if callable(self.clock) else math.nan
+        is_time = isinstance(self._started, Real) and abs(self._started) <= LATEST
+        if not is_time:
+            raise OptionError(
+                f"clock={self.clock!r} must be a function that gives a time in seconds, such as "
+                f"time.perf_counter; it gives {self._started!r}."
+            )
         self._stopped: float | None = None
 
     def restart(self) -> None:

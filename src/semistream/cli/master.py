@@ -137,6 +137,12 @@ def vacuum(
             f"Versions removed: {versions}. Files removed: {len(gone.files):,}, "
             f"{gone.bytes / MIB:,.1f} MiB.{kept}"
         )
+        if gone.left:
+            typer.echo(
+                f"{len(gone.left):,} files could not be removed: {', '.join(gone.left[:3])}"
+                f"{', …' if len(gone.left) > 3 else ''}. Check the permissions of the folder.",
+                err=True,
+            )
 
 
 @master_app.command()

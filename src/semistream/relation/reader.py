@@ -6,6 +6,8 @@ grows with the data.
 
 from __future__ import annotations
 
+import errno
+import resource
 import weakref
 from collections import OrderedDict
 from pathlib import PurePath
@@ -30,6 +32,9 @@ IO_MODES: Final = ("buffered", "unmapped", "direct")
 copied; past the cache (O_DIRECT)."""
 
 _MOST_OPEN = 128
+_DESCRIPTOR_SHARE = 8
+"""A reader has at most one in so many of the files that the process may have open."""
+_TOO_MANY = {errno.EMFILE, errno.ENFILE}
 _MEND = "Restore the file from a copy, or build the master again."
 
 
@@ -82,8 +87,9 @@ class PageReader:
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
+        self._most_open = min(_MOST_OPEN, max(1, _allowed_files() // _DESCRIPTOR_SHARE))
         # Opened now, because an open file can still be read after a vacuum removes it.
-        for number in np.unique(index.file)[:_MOST_OPEN].tolist():
+        for number in np.unique(index.file)[: self._most_open].tolist():
             self._source(number)
         self._descriptors = self._open_descriptors()
 
@@ -256,7 +262,7 @@ class PageReader:
     def _open_descriptors(self) -> NDArray[np.int64]:
         """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
         descriptors = np.full(len(self.files.names), -1, np.int64)
-        if len(np.unique(self.index.file)) <= _MOST_OPEN:
+        if len(np.unique(self.index.file)) <= len(self._open):
             for number, source in self._open.items():
                 descriptors[number] = source.descriptor
         return descriptors
@@ -267,13 +273,27 @@ class PageReader:
         if source is None:
             if not self._finalizer.alive:
                 raise InternalError("A closed page reader was asked to read. Please report this.")
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= self._most_open:
                 self._open.popitem(last=False)[1].close()
-            source = self.files.storage.open_pages(self.files.names[number], self._direct)
-            self._open[number] = source
+            source = self._open[number] = self._opened(self.files.names[number])
         elif len(self._open) > 1:
             self._open.move_to_end(number)
         return source
+
+    def _opened(self, name: str) -> PageSource:
+        """Open a file; if the process has too many open, this reader gives up its own."""
+        while True:
+            try:
+                return self.files.storage.open_pages(name, self._direct)
+            except OSError as error:
+                if error.errno not in _TOO_MANY:
+                    raise
+                if not self._open:
+                    raise OptionError(
+                        f"{self.files.storage.shown(name)} cannot be opened: this process has too "
+                        "many files open. Raise the limit (ulimit -n)."
+                    ) from error
+                self._open.popitem(last=False)[1].close()
 
     def _page_at(self, position: int, first: int, stop: int) -> int:
         """The first page of a stretch that is not complete before `position`."""
@@ -292,3 +312,9 @@ class PageReader:
 def _close_all(sources: OrderedDict[int, PageSource]) -> None:
     while sources:
         sources.popitem()[1].close()
+
+
+def _allowed_files() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft

@@ -20,6 +20,7 @@ from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, un
 __all__ = ["LocalSource", "LocalStorage"]
 
 _CHUNK = 1 << 20
+_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -40,14 +41,27 @@ class LocalStorage:
 
     def prepare(self) -> list[str]:
         """Make the folders. Returns those that were missing, children first."""
-        made = _make(self.path)
-        inside = [path for folder in FOLDERS for path in _make(self.path / folder)]
+        try:
+            made = _make(self.path)
+            inside = [path for folder in FOLDERS for path in _make(self.path / folder)]
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                raise OptionError(
+                    f"{self.path} cannot be a folder: {error.strerror}. Give another path."
+                ) from error
+            raise
         return [str(path.absolute()) for path in (*inside, *made)]
 
     def entries(self, folder: str) -> list[FileEntry]:
         """The files in a folder; none if there is no such folder."""
         found: list[FileEntry] = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path / folder) as items:
+        try:
+            items = os.scandir(self.path / folder)
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                return []
+            raise
+        with items:
             for item in items:
                 # Another process may remove the file between the listing and this call.
                 with contextlib.suppress(FileNotFoundError):
@@ -73,10 +87,12 @@ class LocalStorage:
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a new file and wait until it is on the disk."""
-        with open(self.path / name, "xb") as file:
+        path = self.path / name
+        with open(path, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        _sync(path.parent)
 
     def open_sink(self, name: str) -> pa.NativeFile:
         """A buffered stream that writes a new file."""

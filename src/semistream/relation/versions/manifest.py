@@ -17,7 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
+from semistream.errors import (
+    MasterExistsError,
+    MasterFormatError,
+    MasterNotFoundError,
+    OptionError,
+)
 from semistream.relation.storage import Storage, checksum_bytes
 from semistream.relation.versions.manifest_rules import manifest_fault, unknown_fields
 
@@ -146,6 +151,8 @@ def newest_version(storage: Storage) -> int:
 
 def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     """The manifest of a version, by default of the newest that was ever complete."""
+    if version is not None and type(version) is not int:
+        raise OptionError(f"version={version!r} must be a version's number, or None: the newest.")
     wanted = committed_versions(storage) if version is None else [version]
     for number in reversed(wanted):
         name = manifest_name(number)
@@ -161,9 +168,12 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     if version is not None and (there := committed_versions(storage)):
         raise MasterNotFoundError(
             f"There is no version {version} at {storage.path}; the versions there: "
-            f"{_listed(there)}. Name one of these. A vacuum removes old ones: it keeps those that "
-            "queries are pinned to if it is given pinned=[…]."
+            f"{_listed(there)}, of which {there[-1]} is the newest. Name one of these, or none for "
+            "the newest. A vacuum removes old ones: it keeps those that queries are pinned to if "
+            "it is given pinned=[…]."
         )
+    if storage.is_file():
+        raise MasterNotFoundError(f"{storage.path} is a file. Give the folder of a master table.")
     raise MasterNotFoundError(
         f"There is no master table at {storage.path}. Check the path, or build one: with "
         "MasterTable.build, MasterTable.from_arrow, or semistream master build."
