@@ -173,8 +173,8 @@ def _pinned(checkpoint: str) -> set[int]:
     if not versions:
         # A mistyped path must not mean "nothing is pinned": the vacuum would remove needed files.
         raise CheckpointError(
-            f"--pinned-by {without_secrets(checkpoint)}: no pipeline has run a batch with that checkpoint. Give "
-            "the folder that the pipeline has as its checkpoint."
+            f"--pinned-by {without_secrets(checkpoint)}: no pipeline has run a batch with that "
+            "checkpoint. Give the folder that the pipeline has as its checkpoint."
         )
     return versions
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from semistream.keys import Codes
 
-__all__ = ["PageRules", "rows_fault"]
+__all__ = ["PageRules", "rows_fault", "schema_of_bytes"]
 
 RowCodes = Callable[[pa.RecordBatch], Codes]
 """The codes of a page's rows; `ValueError` if a row has none."""
@@ -37,8 +37,7 @@ class PageRules:
         fault: Callable[[pa.RecordBatch], str | None] | None = None,
     ) -> None:
         """`codes` gives the rows' codes, which never fall if `in_order`; `fault` checks more."""
-        # Text that is not UTF-8 was always taken as it is, so it is looked at as bytes.
-        self._schema = pa.schema([field.with_type(_as_bytes(field.type)) for field in schema])
+        self._schema = schema_of_bytes(schema)
         self._codes, self._in_order, self._fault = codes, in_order, fault
 
     def fault(self, message: pa.Buffer, batch: pa.RecordBatch, expected: Any) -> str | None:
@@ -62,6 +61,14 @@ class PageRules:
         if codes is not None and self._in_order and bool((codes[1:] < codes[:-1]).any()):
             return "its rows are not in the order of their keys"
         return None if self._fault is None else self._fault(batch)
+
+
+def schema_of_bytes(schema: pa.Schema) -> pa.Schema:
+    """The schema with all text as bytes.
+
+    Batches are checked with it: text that is not UTF-8 was always taken as it is.
+    """
+    return pa.schema([field.with_type(_as_bytes(field.type)) for field in schema])
 
 
 def rows_fault(low: NDArray[np.int32], high: NDArray[np.int32], pages: int) -> str | None:

@@ -37,7 +37,8 @@ class LocalStorage:
 
     def is_file(self) -> bool:
         """Whether a file stands where the folder should be."""
-        return self.path.exists() and not self.path.is_dir()
+        # Not Path.exists, which raises for a name that is too long.
+        return os.path.exists(self.path) and not self.path.is_dir()
 
     def prepare(self) -> list[str]:
         """Make the folders. Returns those that were missing, children first."""

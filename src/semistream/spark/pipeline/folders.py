@@ -31,6 +31,9 @@ Note = Mapping[str, Any]
 
 _COMMITTED: Final = "_committed.json"
 _OWNER: Final = "_semistream.json"
+_FORMAT_FIELD: Final = "format"
+_FORMAT: Final = 1
+"""Of both files; those of earlier releases have no number and are of this format too."""
 _WRITING: Final = "_writing."
 _RENAMES: Final = frozenset({"local", "hdfs"})
 _HADOOP_S3: Final = re.compile(r"^s3[an]://")
@@ -108,8 +111,7 @@ class Folder:
         except BaseException:
             target.remove()
             raise
-        with self._filesystem.open_output_stream(target._place(_COMMITTED)) as file:
-            file.write(json.dumps(made).encode())
+        target._write(_COMMITTED, made)
         if renames:
             # A folder without a note may be left here by a repair of the disk or by hand.
             self.remove()
@@ -125,8 +127,7 @@ class Folder:
                     f"{what} a folder of its own."
                 )
             self._filesystem.create_dir(self._path, recursive=True)
-            with self._filesystem.open_output_stream(self._place(_OWNER)) as file:
-                file.write(json.dumps({"owner": owner}).encode())
+            self._write(_OWNER, {"owner": owner})
         elif known.get("owner") != owner:
             raise SinkError(
                 f"{self.shown} has the batches of another pipeline, or of another route of this "
@@ -168,10 +169,36 @@ class Folder:
     def _read(self, name: str) -> Note | None:
         try:
             with self._filesystem.open_input_stream(self._place(name)) as file:
-                found: Note = json.loads(file.read())
+                found = json.loads(file.read())
+            if not isinstance(found, dict):
+                raise ValueError(f"it is a {type(found).__name__}")
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            if name == _COMMITTED:
+                # A put that was cut off: the folder is unfinished.
+                return None
+            raise SinkError(
+                f"{self.shown}/{name} is broken: {error}. It says whose folder this is. Restore it "
+                "from a copy, or give a folder of its own."
+            ) from error
+        version = found.pop(_FORMAT_FIELD, _FORMAT)
+        if version != _FORMAT:
+            raise SinkError(
+                f"{self.shown}/{name} has format {version}, but this semistream knows {_FORMAT}. "
+                "Go on with the semistream that wrote it, or upgrade."
+            )
         return found
+
+    def _write(self, name: str, content: Note) -> None:
+        """Write a small file. Where files can be renamed, it appears with its whole content."""
+        data = json.dumps({_FORMAT_FIELD: _FORMAT, **content}).encode()
+        renames = self._filesystem.type_name in _RENAMES
+        written = self._place(f".{name}.new" if renames else name)
+        with self._filesystem.open_output_stream(written) as file:
+            file.write(data)
+        if renames:
+            self._filesystem.move(written, self._place(name))
 
     def _place(self, name: str) -> str:
         return f"{self._path}/{name}"

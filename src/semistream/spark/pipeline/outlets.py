@@ -88,8 +88,8 @@ class Outlets:
             place = Folder.at(sink.path).spark
             if place in places:
                 raise OptionError(
-                    f"{name}={without_secrets(place)} is also {places[place]}=: the rows of one would be taken for "
-                    "the other's. Give each a folder of its own."
+                    f"{name}={without_secrets(place)} is also {places[place]}=: the rows of one "
+                    "would be taken for the other's. Give each a folder of its own."
                 )
             if f"{checkpoint.spark}/".startswith(f"{place}/"):
                 raise OptionError(

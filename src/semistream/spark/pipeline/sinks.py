@@ -73,8 +73,8 @@ class ParquetSink:
         """Raise `OptionError` if a column has the name of the batch's number."""
         if self.batch_column.lower() in (name.lower() for name in columns):
             raise OptionError(
-                f"The rows for {without_secrets(self.path)} have a column {self.batch_column!r}, which is also the "
-                "name of the batch's number there. Choose another: "
+                f"The rows for {without_secrets(self.path)} have a column {self.batch_column!r}, "
+                "which is also the name of the batch's number there. Choose another: "
                 "ss.ParquetSink(path, batch_column=…)."
             )
 
@@ -101,8 +101,9 @@ class TableSink:
     def __post_init__(self) -> None:
         """Check that there is one place to write to."""
         if (self.table is None) == (self.path is None):
+            path = None if self.path is None else without_secrets(self.path)
             raise OptionError(
-                f"TableSink has table={self.table!r} and path={self.path and without_secrets(self.path)!r}; give one of them."
+                f"TableSink has table={self.table!r} and path={path!r}; give one of them."
             )
 
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:
