@@ -12,6 +12,7 @@ from semistream.relation.storage import RemoteStorage
 from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord
 from semistream.spark.pipeline.folders import Folder
+from semistream.spark.pipeline.queues import TupleQueue
 from tests.unit.test_relation_remote import Handler, pafs
 
 
@@ -97,3 +98,12 @@ def test_a_record_with_other_fields_is_said_clearly(remote: RemoteStorage) -> No
     remote.write("batches/00000000.json", json.dumps(content).encode())
     with pytest.raises(CheckpointError, match="a newer one wrote it"):
         BatchLog("mem://c")
+
+
+def test_an_entry_of_a_queue_of_another_format_is_not_passed_over(tmp_path: Path) -> None:
+    for name in ("00000012-0-1-1763200000000-1763200030000-4-250", "lost+found"):
+        (tmp_path / name).mkdir()
+    assert [entry.rows for entry in TupleQueue(Folder.at(tmp_path)).entries()] == [250]
+    (tmp_path / "00000013-0-1-1763200000000-1763200030000-4-250-x").mkdir()
+    with pytest.raises(CheckpointError, match="00000013-.* a newer one did"):
+        TupleQueue(Folder.at(tmp_path)).entries()
