@@ -175,6 +175,17 @@ class Metrics(Counters[int]):
         return self.matches / self.partitions_read if self.partitions_read else 0.0
 
 
+def _time_of(clock: object) -> float:
+    """What the clock says; `OptionError` if it is none."""
+    now: Any = clock() if callable(clock) else math.nan
+    if isinstance(now, Real) and abs(float(now)) <= LATEST:
+        return float(now)
+    raise OptionError(
+        f"clock={clock!r} must be a function that gives a time in seconds, such as "
+        f"time.perf_counter; it gives {now!r}."
+    )
+
+
 @dataclass
 class Recorder(Counters[int]):
     """The counters while a run goes on; the parts add to them."""
@@ -185,13 +196,7 @@ class Recorder(Counters[int]):
 
     def __post_init__(self) -> None:
         """Start the run's clock."""
-        self._started = self.clock() if callable(self.clock) else math.nan
-        is_time = isinstance(self._started, Real) and abs(self._started) <= LATEST
-        if not is_time:
-            raise OptionError(
-                f"clock={self.clock!r} must be a function that gives a time in seconds, such as "
-                f"time.perf_counter; it gives {self._started!r}."
-            )
+        self._started = _time_of(self.clock)
         self._stopped: float | None = None
 
     def restart(self) -> None:

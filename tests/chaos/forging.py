@@ -65,19 +65,20 @@ def forge_index(
 def forge_page(
     master: Path, page: int, edit: Callable[[bytearray], None], role: str = "index"
 ) -> None:
-    """Change the bytes of a page, not their number."""
+    """Change the bytes of a page, not how many they are; pages are counted round and round."""
     content = json.loads(manifest_path(master).read_bytes())
     files = content["page_files" if role == "index" else "locator_files"]
 
     def rewrite(columns: dict[str, np.ndarray[Any, Any]]) -> None:
-        name = files[int(columns["file"][page])]["name"]
-        offset, length = int(columns["offset"][page]), int(columns["length"][page])
+        number = page % len(columns["file"])
+        name = files[int(columns["file"][number])]["name"]
+        offset, length = int(columns["offset"][number]), int(columns["length"][number])
         with open(master / "data" / name, "r+b") as file:
             file.seek(offset)
             data = bytearray(file.read(length))
             edit(data)
             file.seek(offset)
             file.write(data[:length])
-        columns["checksum"][page] = xxhash.xxh3_64_intdigest(bytes(data[:length]))
+        columns["checksum"][number] = xxhash.xxh3_64_intdigest(bytes(data[:length]))
 
     forge_index(master, rewrite, role)

@@ -39,8 +39,8 @@ WRONG: dict[str, Refused] = {
         "finite number of at most 1e\\+12",
         lambda m: list(engine(m).run_timed([(-1e18, BATCH)])),
     ),
-    "planned None": (StreamSchemaError, "NoneType", lambda m: engine(m).planned(None)),  # type: ignore[arg-type]
-    "planned 3": (StreamSchemaError, "int", lambda m: engine(m).planned(3)),  # type: ignore[arg-type]
+    "planned None": (StreamSchemaError, "NoneType", lambda m: engine(m).planned(None)),
+    "planned 3": (StreamSchemaError, "int", lambda m: engine(m).planned(3)),
     "clock 3": (OptionError, "clock=3", lambda m: engine(m, clock=3)),
     "clock of texts": (OptionError, "gives 'a'", lambda m: engine(m, clock=lambda: "a")),
     "clock in nanoseconds": (OptionError, "seconds", lambda m: engine(m, clock=lambda: 1.7e18)),

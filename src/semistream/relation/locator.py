@@ -62,6 +62,7 @@ class Locator:
             fault=lambda batch: rows_fault(
                 batch.column(1).to_numpy() - base, batch.column(2).to_numpy() - base, pages
             ),
+            key=(pages, base),
         )
         self.reader = PageReader(files, index, LOCATOR_SCHEMA, io, rules)
         """Counts the locator's own reads."""

@@ -222,7 +222,9 @@ class MasterVersion:
 
     def _rules(self) -> PageRules:
         """What its pages must be like."""
-        return PageRules(self._stored_schema, self._row_codes, self.layout == "key")
+        return PageRules(
+            self._stored_schema, self._row_codes, self.layout == "key", key=(self.key,)
+        )
 
     def _row_codes(self, batch: pa.RecordBatch) -> Codes:
         if self.code_column is not None:

@@ -35,8 +35,14 @@ class PageRules:
         codes: RowCodes | None = None,
         in_order: bool = False,
         fault: Callable[[pa.RecordBatch], str | None] | None = None,
+        key: tuple[object, ...] = (),
     ) -> None:
-        """`codes` gives the rows' codes, which never fall if `in_order`; `fault` checks more."""
+        """`codes` gives the rows' codes, which never fall if `in_order`; `fault` checks more.
+
+        `key` has whatever else the rules depend on.
+        """
+        self.key = (schema.serialize().to_pybytes(), codes is not None, in_order, key)
+        """Pages that obey these rules also obey others with an equal key."""
         self._schema = schema_of_bytes(schema)
         self._codes, self._in_order, self._fault = codes, in_order, fault
 

@@ -11,7 +11,7 @@ import resource
 import weakref
 from collections import OrderedDict
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,18 @@ _DESCRIPTOR_SHARE = 8
 """A reader has at most one in so many of the files that the process may have open."""
 _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 _MEND = "Restore the file from a copy, or build the master again."
+
+
+class _Known(NamedTuple):
+    """Which pages this process has found to be what the index says: by Arrow, and by kernels."""
+
+    decoded: NDArray[np.bool_]
+    followed: NDArray[np.uint8]
+
+
+_MOST_KNOWN = 16
+_known: OrderedDict[object, _Known] = OrderedDict()
+"""By what the index says, checksums included: a page with the same one needs no second look."""
 
 
 class PageReader:
@@ -72,6 +84,9 @@ class PageReader:
         self._direct = io == "direct"
         self.grain = ALIGNMENT if self._direct else 1
         """Reads begin and end at multiples of this."""
+        self._rules = rules or PageRules(schema)
+        known = _known_pages(index, self._rules)
+        self._decoded = known.decoded
         self.pages = PageList(
             index.offset,
             index.length,
@@ -79,11 +94,9 @@ class PageReader:
             index.rows,
             index.first,
             index.last,
-            np.zeros(len(index), np.uint8),
+            known.followed,
         )
         """The pages, for kernels."""
-        self._rules = rules or PageRules(schema)
-        self._decoded = np.zeros(len(index), np.bool_)
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
@@ -318,3 +331,16 @@ def _allowed_files() -> int:
     """How many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def _known_pages(index: PageIndex, rules: PageRules) -> _Known:
+    digest = xxhash.xxh3_128()
+    for array in (index.checksum, index.length, index.rows, index.first, index.last):
+        digest.update(array.tobytes())
+    key = (digest.digest(), rules.key)
+    fresh = _Known(np.zeros(len(index), np.bool_), np.zeros(len(index), np.uint8))
+    known = _known.setdefault(key, fresh)
+    _known.move_to_end(key)
+    while len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from semistream.errors import CheckpointError, SinkError
@@ -13,7 +14,7 @@ from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.queues import TupleQueue
-from tests.unit.test_relation_remote import Handler, pafs
+from tests.unit.test_relation_remote import Handler
 
 
 def test_the_owner_is_written_whole_and_has_a_format(tmp_path: Path) -> None:
@@ -105,5 +106,5 @@ def test_an_entry_of_a_queue_of_another_format_is_not_passed_over(tmp_path: Path
         (tmp_path / name).mkdir()
     assert [entry.rows for entry in TupleQueue(Folder.at(tmp_path)).entries()] == [250]
     (tmp_path / "00000013-0-1-1763200000000-1763200030000-4-250-x").mkdir()
-    with pytest.raises(CheckpointError, match="00000013-.* a newer one did"):
+    with pytest.raises(CheckpointError, match=r"00000013-.* a newer one did"):
         TupleQueue(Folder.at(tmp_path)).entries()

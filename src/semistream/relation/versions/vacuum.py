@@ -60,11 +60,9 @@ def vacuum(
     """Remove old versions that are not pinned, and files that no remaining version names."""
     if type(keep_versions) is not int or keep_versions < 1:
         raise OptionError(f"keep_versions={keep_versions!r} must be an int of at least 1.")
-    if not isinstance(grace_seconds, Real) or math.isnan(grace_seconds):
+    if not _is_number(grace_seconds):
         raise OptionError(f"grace_seconds={grace_seconds!r} must be a number of seconds.")
-    pins = list(pinned) if isinstance(pinned, Iterable) else [pinned]
-    if not isinstance(pinned, Iterable) or not all(type(number) is int for number in pins):
-        raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
+    pins = _numbers(pinned)
     # Files are listed before manifests are read, so a version committed in between keeps its files.
     data = storage.entries("data")
     versions = storage.entries("versions")
@@ -90,6 +88,18 @@ def vacuum(
     files = tuple(name for name in sizes if name not in left)
     versions = tuple(number for number in gone if manifest_name(number) not in left)
     return Vacuumed(versions, files, sum(sizes[name] for name in files), left)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not math.isnan(float(value))
+
+
+def _numbers(pinned: object) -> list[int]:
+    """The versions to keep, as a list; `OptionError` if they are none."""
+    pins = list(pinned) if isinstance(pinned, Iterable) else [None]
+    if not all(type(number) is int for number in pins):
+        raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
+    return pins
 
 
 def _there(storage: Storage) -> set[str]:

@@ -67,8 +67,8 @@ class TupleQueue:
         unknown = [name for name, entry in found.items() if entry is None and name[:8].isdigit()]
         if unknown:
             raise CheckpointError(
-                f"{self._folder.shown}/{unknown[0]} is not an entry as this semistream writes it: a "
-                "newer one did. Go on with that one, or upgrade."
+                f"{self._folder.shown}/{unknown[0]} is not an entry as this semistream writes it: "
+                "a newer one did. Go on with that one, or upgrade."
             )
         return sorted(entry for entry in found.values() if entry is not None)
 
