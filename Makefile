@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test figures recovery chaos coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the
 
 recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
 	$(BIN)/python -m pytest tests/recovery
+
+chaos: $(STAMP) ## Attack it with damaged and hostile files and random joins: MINUTES=2 SEED=1
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
 
 coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --cov

@@ -6,18 +6,23 @@ about 4 % however long the run. The clock is injected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
-from typing import Any
+from numbers import Real
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from semistream.counters import Counters
+from semistream.errors import OptionError
 from semistream.kernels import BINS_PER_OCTAVE, HISTOGRAM_BINS, bin_of
 
 Clock = Callable[[], float]
 """Seconds, from any origin, never running backwards."""
+LATEST: Final = 1e12
+"""No time is farther from 0, in seconds: microseconds are counted in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,17 @@ class Metrics(Counters[int]):
         return self.matches / self.partitions_read if self.partitions_read else 0.0
 
 
+def _time_of(clock: object) -> float:
+    """What the clock says; `OptionError` if it is none."""
+    now: Any = clock() if callable(clock) else math.nan
+    if isinstance(now, Real) and abs(float(now)) <= LATEST:
+        return float(now)
+    raise OptionError(
+        f"clock={clock!r} must be a function that gives a time in seconds, such as "
+        f"time.perf_counter; it gives {now!r}."
+    )
+
+
 @dataclass
 class Recorder(Counters[int]):
     """The counters while a run goes on; the parts add to them."""
@@ -180,7 +196,7 @@ class Recorder(Counters[int]):
 
     def __post_init__(self) -> None:
         """Start the run's clock."""
-        self._started = self.clock()
+        self._started = _time_of(self.clock)
         self._stopped: float | None = None
 
     def restart(self) -> None:

@@ -44,6 +44,10 @@ def _value_bytes(array: pa.Array, flag: float) -> Sizes:
         return sizes
     if pa.types.is_struct(kind):
         return sum((_value_bytes(child, flag) for child in array.flatten()), start=sizes)
+    if pa.types.is_union(kind) and kind.mode == "sparse":
+        # Every row has a value in each of the fields, used or not, and a byte that says which.
+        fields = (array.field(i) for i in range(kind.num_fields))
+        return sum((_value_bytes(field, flag) for field in fields), start=sizes + 1)
     if pa.types.is_fixed_size_list(kind):
         inner = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
         values = _value_bytes(inner, flag).reshape(len(array), kind.list_size)

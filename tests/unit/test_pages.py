@@ -403,7 +403,7 @@ def test_the_locator_finds_the_pages_of_every_code(tmp_path: Path, path: Path, i
     assert index.max_length <= LOCATOR_PAGE_BYTES
     page_of = np.repeat(np.arange(len(pages)), pages.rows)
     try:
-        locator = Locator(local(tmp_path / "l.arrow"), index, io)
+        locator = Locator(local(tmp_path / "l.arrow"), index, io, len(pages))
     except OptionError as refusal:
         pytest.skip(str(refusal))
     frame = Frame(locator.frame_bytes())
@@ -421,7 +421,7 @@ def test_the_locator_finds_the_pages_of_every_code(tmp_path: Path, path: Path, i
 def test_the_locator_of_no_rows_finds_nothing(tmp_path: Path, path: Path) -> None:
     pages = write(path, rows(0))
     index = locate(tmp_path / "l.arrow", np.empty(0, np.int64), pages)
-    with Locator(local(tmp_path / "l.arrow"), index, "buffered") as locator:
+    with Locator(local(tmp_path / "l.arrow"), index, "buffered", 0) as locator:
         assert locator.find(5, Frame(locator.frame_bytes())) == (1, 0)
         low, high = locator.find_many(np.array([1, 2]))
         assert (low > high).all()

@@ -30,7 +30,7 @@ from semistream.algorithms.planner import (
 from semistream.algorithms.registry import AUTO, BY_NAME, Algorithm
 from semistream.algorithms.sections import Sections
 from semistream.budget import MemoryBudget, parse_memory
-from semistream.errors import InternalError, OptionError
+from semistream.errors import InternalError, OptionError, StreamSchemaError
 from semistream.metrics import Clock, Metrics, Recorder
 from semistream.parts.join_shape import JoinShape, On
 from semistream.parts.shedding import Shedding
@@ -175,6 +175,11 @@ class Engine:
 
     def planned(self, first: pa.RecordBatch) -> JoinPlan:
         """The sizes with which a stream that begins so would be joined; nothing is opened."""
+        if not isinstance(first, pa.RecordBatch):
+            raise StreamSchemaError(
+                f"A stream does not begin with a {type(first).__name__}. Give its first "
+                "pyarrow.RecordBatch, which may be empty."
+            )
         return self._planner.plan(Occasion(self._shape_of(first.schema), first, self._memory))
 
     def metrics(self) -> Metrics:

@@ -137,6 +137,12 @@ def vacuum(
             f"Versions removed: {versions}. Files removed: {len(gone.files):,}, "
             f"{gone.bytes / MIB:,.1f} MiB.{kept}"
         )
+        if gone.left:
+            typer.echo(
+                f"{len(gone.left):,} files could not be removed: {', '.join(gone.left[:3])}"
+                f"{', …' if len(gone.left) > 3 else ''}. Check the permissions of the folder.",
+                err=True,
+            )
 
 
 @master_app.command()
@@ -160,14 +166,15 @@ def history(path: MasterPath) -> None:
 def _pinned(checkpoint: str) -> set[int]:
     """The versions that a pipeline may still ask for; raises if its checkpoint has none."""
     from semistream.errors import CheckpointError
+    from semistream.relation.storage import without_secrets
     from semistream.spark.pipeline.batch_log import pinned_versions
 
     versions = pinned_versions(checkpoint)
     if not versions:
         # A mistyped path must not mean "nothing is pinned": the vacuum would remove needed files.
         raise CheckpointError(
-            f"--pinned-by {checkpoint}: no pipeline has run a batch with that checkpoint. Give "
-            "the folder that the pipeline has as its checkpoint."
+            f"--pinned-by {without_secrets(checkpoint)}: no pipeline has run a batch with that "
+            "checkpoint. Give the folder that the pipeline has as its checkpoint."
         )
     return versions
 
@@ -176,8 +183,9 @@ def _tell_latest(location: str) -> None:
     """Print the newest version and what made it."""
     from semistream import MasterTable
 
-    last = MasterTable.open(location).history()[-1]
+    master = MasterTable.open(location)
+    last = master.history()[-1]
     typer.echo(
-        f"{location}: version {last.version} ({last.operation}), {last.row_count:,} rows in "
+        f"{master.path}: version {last.version} ({last.operation}), {last.row_count:,} rows in "
         f"{last.page_count:,} pages"
     )

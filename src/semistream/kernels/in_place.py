@@ -27,9 +27,8 @@ from semistream.kernels.mapped_index import (
     Codes,
     MappedIndex,
     Numbers,
-    values_at,
 )
-from semistream.kernels.page_check import sound_page
+from semistream.kernels.page_check import sound_codes, sound_page, values_at
 
 ELSEWHERE: Final = -1
 """Instead of a count of rows: some page of the code is not in memory."""
@@ -66,14 +65,8 @@ def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
         return False
     buffer = at + found[1] + values_at(widths, columns.code)
     values, wide = at + found[2] + load_8(buffer), widths[columns.code] == 8
-    before = _code(values, wide, 0)
-    if before != index.first[page] or _code(values, wide, rows - 1) != index.last[page]:
+    if not sound_codes(values, wide, rows, index.first[page], index.last[page]):
         return False
-    for row in range(1, rows):
-        code = _code(values, wide, row)
-        if code < before:
-            return False
-        before = code
     if index.places[2] == 0:
         index.places[:] = found
     alike = (index.places == found).all()

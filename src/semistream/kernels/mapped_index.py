@@ -9,7 +9,6 @@ from numba import types
 from numpy.typing import NDArray
 
 from semistream.kernels.compiling import kernel
-from semistream.kernels.page_check import PAIR
 
 RESIDENT: Final = 1
 """The operating system holds the page."""
@@ -42,15 +41,6 @@ class MappedIndex(NamedTuple):
     """Of each file, the address at which it is mapped."""
     places: Codes
     """Where a page's nodes, list of buffers and body begin; 0 until the first is checked."""
-
-
-@kernel
-def values_at(widths: Codes, column: int) -> int:
-    """Where, in the list of a page's buffers, that of a column's values stands; in bytes."""
-    number = 0
-    for j in range(column):
-        number += 3 if widths[j] < 0 else 2
-    return PAIR * (number + (2 if widths[column] < 0 else 1))
 
 
 _mincore: Any = types.ExternalFunction("mincore", types.intc(types.uintp, types.uintp, types.uintp))

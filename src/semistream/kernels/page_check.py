@@ -133,3 +133,24 @@ def sound_page(
         node += PAIR
         buffer += 3 * PAIR if widths[j] < 0 else 2 * PAIR
     return True
+
+
+@kernel
+def values_at(widths: NDArray[np.int64], column: int) -> int:
+    """Where, in the list of a page's buffers, that of a column's values stands; in bytes."""
+    number = 0
+    for j in range(column):
+        number += 3 if widths[j] < 0 else 2
+    return PAIR * (number + (2 if widths[column] < 0 else 1))
+
+
+@kernel
+def sound_codes(values: int, wide: bool, rows: int, first: int, last: int) -> bool:
+    """Whether codes of eight bytes, or four, go from `first` to `last` and never fall."""
+    before = first
+    for row in range(rows):
+        code = load_8(values + 8 * row) if wide else int(load_4(values + 4 * row))
+        if code < before or (row == 0 and code != first):
+            return False
+        before = code
+    return before == last

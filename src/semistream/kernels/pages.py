@@ -3,7 +3,8 @@
 A page is an Arrow IPC message. Where its buffers begin stands in its metadata, a flatbuffer
 whose shape is known; reading that directly takes less than a microsecond. So dozens of
 partitions are read in one call, and of each only the rows that somebody waits for are kept.
-Only pages whose checksum is right come here, so what is read is what the writer wrote.
+Only pages whose checksum is right come here. The first time, a page is compared with the index and
+with its own length, so that no offset in it leads outside.
 
     | ffffffff | size | metadata: Message → RecordBatch → nodes, buffers | body: buffers |
 """
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from semistream.kernels.compiling import kernel
 from semistream.kernels.copying import load_2, load_4, load_8
+from semistream.kernels.page_check import sound_codes, sound_page, values_at
 from semistream.kernels.reading import PageList, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
@@ -101,7 +103,7 @@ def _target(reference: int) -> int:
 
 @kernel
 def open_page(message: int, widths: NDArray[np.int64], fields: Any) -> int:
-    """Find the columns of the page at address `message`; returns its rows, or -1.
+    """Find the columns of the page at address `message`, which is sound; its rows, or -1.
 
     `fields` (see `rows.FIELD`) has an entry per column, and `widths` is theirs.
     """
@@ -129,6 +131,22 @@ def open_page(message: int, widths: NDArray[np.int64], fields: Any) -> int:
         buffer += _PAIR
         node += _PAIR
     return load_8(rows)
+
+
+@kernel
+def _is_sound(at: int, page: int, pages: PageList, layout: Layout) -> bool:
+    """Whether a page is what the index says; once per page, then it is known."""
+    if pages.sound[page]:
+        return True
+    widths, rows, found = layout.widths, int(pages.rows[page]), np.zeros(3, np.int64)
+    if not sound_page(at, pages.length[page], rows, widths, found):
+        return False
+    values = at + found[2] + load_8(at + found[1] + values_at(widths, layout.code))
+    wide = widths[layout.code] == 8
+    if not sound_codes(values, wide, rows, pages.first[page], pages.last[page]):
+        return False
+    pages.sound[page] = 1
+    return True
 
 
 @kernel
@@ -204,6 +222,8 @@ def _open_stretch(stretch: Any, pages: PageList, layout: Layout, desk: Desk) -> 
     for page in range(stretch.first, stretch.stop):
         at = desk.frame + stretch.place + pages.offset[page] - stretch.position
         opened = desk.progress[PAGES]
+        if not _is_sound(at, page, pages, layout):
+            return False
         rows = open_page(at, layout.widths, desk.fields[opened])
         if rows < 0:
             return False

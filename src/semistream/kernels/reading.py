@@ -39,11 +39,16 @@ _pread: Any = types.ExternalFunction(
 
 
 class PageList(NamedTuple):
-    """Of all pages of a master table: where each begins in its file, its bytes and checksum."""
+    """What the index says of each page of a master table, and what was found out about it."""
 
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     checksum: NDArray[np.uint64]
+    rows: NDArray[np.int32]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    sound: NDArray[np.uint8]
+    """1 once the page was found to be what the index says."""
 
 
 @kernel

@@ -25,8 +25,8 @@ from semistream.kernels.copying import (
     prefetch,
 )
 from semistream.kernels.in_place import Whereabouts
-from semistream.kernels.mapped_index import BLOCK, LINE, Codes, MappedIndex, Numbers, values_at
-from semistream.kernels.page_check import PAIR
+from semistream.kernels.mapped_index import BLOCK, LINE, Codes, MappedIndex, Numbers
+from semistream.kernels.page_check import PAIR, values_at
 from semistream.kernels.rows import copy_bytes
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.errors import InternalError
 from semistream.kernels.pages import BYTES, STRETCHES, Desk, Layout, find_rows
 from semistream.kernels.rows import FIELD
 from semistream.parts.look_up_set import LookUpSet
@@ -107,7 +106,7 @@ class FrameFinder:
             )
             if stopped < len(stretches):
                 if is_read and stopped == begin:
-                    raise InternalError("A page was not understood. Please report this.")
+                    raise reader.unsound(stretches[stopped])
                 # The reader can read files that compiled code cannot, and its errors say what
                 # is wrong with broken ones.
                 with self._one_reads:

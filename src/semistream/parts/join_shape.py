@@ -20,7 +20,7 @@ from semistream.errors import (
 )
 from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
-from semistream.relation.columns import plain_array, stored_type
+from semistream.relation.columns import has_union, plain_array, stored_type
 from semistream.row_bytes import row_bytes
 
 On = str | Sequence[str] | Mapping[str, str]
@@ -177,7 +177,7 @@ class JoinShape:
 
     def _check_stream(self, schema: pa.Schema) -> None:
         for field in schema:
-            if pa.types.is_union(field.type):
+            if has_union(field.type):
                 raise UnsupportedTypeError(
                     f"Stream column {field.name!r} has type {field.type}, which cannot wait in a "
                     "stream table. Cast it to a struct, or leave it out."

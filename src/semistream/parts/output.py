@@ -18,6 +18,7 @@ from semistream.budget import Grant
 from semistream.errors import BudgetError
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
+from semistream.parts.spare_memory import SpareMemory
 from semistream.parts.stream_buffer import Arrivals
 from semistream.row_bytes import Sizes
 
@@ -74,6 +75,7 @@ class Output:
         self._staged_rows = 0
         self._staged_until = 0
         self._payload = len(shape.payload)
+        self._spare = SpareMemory()
 
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         """Refuse tuples that no fragment could hold; send on those that have no key.
@@ -155,6 +157,7 @@ class Output:
         widest = self._widest_tuple + self._widest_master_row
         enough = min(_ENOUGH_ROWS, max(1, self._staged_limit // max(widest, 1)))
         if self._staged_rows >= enough:
+            self._spare.give_back()
             large = self._staged.pop() if 2 * newest >= enough else None
             self._staged_rows -= newest if large is not None else 0
             yield from self.flush()

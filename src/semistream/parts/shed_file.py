@@ -5,6 +5,8 @@
              shed-00000009.arrows   newest segment, written
              cursor.json            how many tuples of the oldest are done, and how many tuples
                                     and bytes each segment has that is written no more
+             damaged-00000007.arrows    a segment with damage in the middle, as it was found; its
+                                    whole batches are in the segment of the same number
 
            done │ taken: in memory │ still here
     ────────────┴──────────────────┴──────────── ► appended
@@ -40,6 +42,7 @@ from semistream.parts.shed_segment import Segment, SegmentWriter, bytes_needed
 from semistream.parts.timed_stream import Timed
 
 _SEGMENT = re.compile(r"shed-(\d{8})\.arrows")
+_FORMAT = 1
 _LARGEST_SEGMENT = 16 << 20
 _SYNC_SECONDS = 0.1
 _SYNC_BYTES = 8 << 20
@@ -211,7 +214,8 @@ class ShedFile:
         segment = Segment(self.folder / f"shed-{next(self._numbers):08}.arrows")
         self._writer = SegmentWriter(segment, schema)
         self._segments.append(segment)
-        _sync_folder(self.folder)
+        # From the first segment on, a cursor says which format the folder has.
+        self._write_cursor()
 
     def _seal(self) -> None:
         """The newest segment is written to no more."""
@@ -253,7 +257,9 @@ class ShedFile:
         written = self._writer.segment if self._writer is not None else None
         sealed = {s.number: (s.tuples, s.bytes) for s in self._segments if s is not written}
         first = self._segments[0].number if self._segments else self._next_number()
-        content = json.dumps({"segment": first, "done": self._done, "sealed": sealed})
+        content = json.dumps(
+            {"format": _FORMAT, "segment": first, "done": self._done, "sealed": sealed}
+        )
         temporary = self.folder / "cursor.json.new"
         with open(temporary, "w") as file:
             file.write(content)
@@ -270,6 +276,7 @@ class ShedFile:
     def _find(self) -> None:
         """Count what an earlier run left, without the tuples that it let go of."""
         cursor = self._read_cursor()
+        done = cursor.done
         paths = _segment_paths(self.folder)
         found = {segment.number: segment for segment in (Segment(p, old=True) for p in paths)}
         self._numbers = count(max([0, *found, cursor.segment - 1, *cursor.sealed]) + 1)
@@ -279,13 +286,16 @@ class ShedFile:
             elif number in cursor.sealed:
                 self._admit_sealed(number, found.get(number), *cursor.sealed[number])
             else:
-                self._admit_torn(found[number])
+                sure = self._admit_torn(found[number])
+                if number == cursor.segment and sure is not None:
+                    # Behind damage nobody knows which tuples were done: rather twice than never.
+                    done = min(done, sure)
         if self._segments and self._segments[0].number == cursor.segment:
-            self._done = self._place_taken = cursor.done
-            if cursor.done > self._segments[0].tuples:
+            self._done = self._place_taken = done
+            if done > self._segments[0].tuples:
                 raise ShedFileError(
                     f"{self._segments[0].path} has {self._segments[0].tuples:,} tuples, but "
-                    f"{cursor.done:,} of it are done by cursor.json. Restore the files of "
+                    f"{done:,} of it are done by cursor.json. Restore the files of "
                     f"{self.folder}."
                 )
         self._tuples = sum(segment.tuples for segment in self._segments) - self._done
@@ -305,10 +315,26 @@ class ShedFile:
         self.expect(segment.schema())
         self._segments.append(segment)
 
-    def _admit_torn(self, segment: Segment) -> None:
-        """The segment that was being written when a run ended without closing it."""
+    def _admit_torn(self, segment: Segment) -> int | None:
+        """The segment that was being written when a run ended without closing it.
+
+        Only what nothing whole follows is cut off. Returns how many tuples there are before the
+        first damage; None if there is no damage.
+        """
         whole, size = segment.whole(), segment.path.stat().st_size
-        if whole.bytes < size:
+        if whole.schema is None and whole.has_batches:
+            self._set_aside(segment)
+            return None
+        if whole.is_damaged:
+            aside = segment.repair(whole)
+            _sync_folder(self.folder)
+            warnings.warn(
+                f"{segment.path} is damaged in the middle: {whole.tuples:,} tuples before and "
+                f"behind are whole and are joined, the others are not. The file as it was is kept "
+                f"as {aside.name}: restore it from a copy, or remove it.",
+                stacklevel=2,
+            )
+        elif whole.bytes < size:
             warnings.warn(
                 f"{segment.path} ends in half an append: {size - whole.bytes:,} bytes after "
                 f"{whole.tuples:,} whole tuples are cut off. Their tuples were in memory when the "
@@ -318,15 +344,35 @@ class ShedFile:
             os.truncate(segment.path, whole.bytes)
         if whole.schema is None or not whole.tuples:
             segment.path.unlink()
-            return
-        segment.tuples, segment.bytes = whole.tuples, whole.bytes
+            return None
+        segment.tuples, segment.bytes = whole.tuples, segment.path.stat().st_size
         self.expect(whole.schema)
         self._segments.append(segment)
+        if not whole.is_damaged:
+            return None
+        return whole.spans[0].tuples if whole.spans[0].first == whole.head else 0
+
+    def _set_aside(self, segment: Segment) -> None:
+        """Not even the schema of a segment can be read, but there are batches in it."""
+        aside = segment.aside()
+        os.rename(segment.path, aside)
+        _sync_folder(self.folder)
+        warnings.warn(
+            f"{segment.path} is damaged at its beginning, and its tuples cannot be read. It is "
+            f"kept as {aside.name}: restore it from a copy, or remove it.",
+            stacklevel=2,
+        )
 
     def _read_cursor(self) -> _Cursor:
         path = self.folder / "cursor.json"
         try:
             content: Any = json.loads(path.read_text())
+            version = content.get("format", _FORMAT)
+            if type(version) is int and version > _FORMAT:
+                raise ShedFileError(
+                    f"{path} has format {version}, and this semistream knows {_FORMAT}. Finish "
+                    "the folder with the semistream that wrote it, or upgrade."
+                )
             sealed = {int(n): (int(t), int(b)) for n, (t, b) in content["sealed"].items()}
             return _Cursor(int(content["segment"]), int(content["done"]), sealed)
         except FileNotFoundError:

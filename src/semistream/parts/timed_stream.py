@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from semistream.budget import Grant
 from semistream.errors import ArrivalOrderError, OptionError, StreamSchemaError
-from semistream.metrics import Recorder
+from semistream.metrics import LATEST, Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.stream_buffer import Arrivals, StreamBuffer
 from semistream.relation import MembershipFilter
@@ -96,10 +96,10 @@ class TimedArrivals:
                 "pyarrow.RecordBatch. A pa.Table gives them with to_batches()."
             )
         at = float(seconds) if isinstance(seconds, Real) else math.nan
-        if not math.isfinite(at):
+        if not abs(at) <= LATEST:
             raise ArrivalOrderError(
-                f"An arrival has the time {seconds!r}; it must be a finite number, in seconds of "
-                "the engine's clock."
+                f"An arrival has the time {seconds!r}; it must be a finite number of at most "
+                f"{LATEST:.0e}, in seconds of the engine's clock."
             )
         if at < self._last:
             raise ArrivalOrderError(

@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from semistream.errors import OptionError, UnsupportedTypeError
 
-__all__ = ["ArrowData", "SparkFrame", "as_table", "plain_array", "stored_table", "stored_type"]
+__all__ = [
+    "ArrowData",
+    "SparkFrame",
+    "as_table",
+    "has_union",
+    "plain_array",
+    "stored_table",
+    "stored_type",
+]
 
 ArrowData: TypeAlias = pa.Table | pa.RecordBatchReader | pa.RecordBatch | Iterable[pa.RecordBatch]
 """What a master table can be built from without Spark."""
@@ -91,6 +99,12 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     return _stored_list(type_)
 
 
+def has_union(type_: pa.DataType) -> bool:
+    """Whether it is a union, or has one inside."""
+    inside = (type_.field(i).type for i in range(type_.num_fields))
+    return bool(pa.types.is_union(type_)) or any(map(has_union, inside))
+
+
 def _refuse_dense_union(type_: pa.DataType) -> None:
     """Raise for a dense union: Arrow does not cut its values, so each page would carry them all."""
     if pa.types.is_union(type_) and type_.mode == "dense":
@@ -148,13 +162,51 @@ def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The column cast to its `stored_type`; no copy if it has that type already."""
     if array.type == target:
         return array
-    if pa.types.is_run_end_encoded(array.type):
-        array = pc.run_end_decode(array)
-    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
-        array = _from_list_view(array)
-    plain = array.cast(target)
+    plain = _rebuilt(array, target)
     plain.validate()
     return plain
+
+
+def _rebuilt(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The array in plain types, from the inside out. Arrow's own casts do not know all of them."""
+    kind = array.type
+    if kind == target:
+        return array
+    if pa.types.is_dictionary(kind):
+        return _rebuilt(array.dictionary, target).take(array.indices)
+    if pa.types.is_run_end_encoded(kind):
+        rows = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(array.run_ends.to_numpy(), rows, side="right")
+        return _rebuilt(array.values, target).take(pa.array(runs))
+    if pa.types.is_struct(kind):
+        inner = [_rebuilt(array.field(i), field.type) for i, field in enumerate(target)]
+        return pa.StructArray.from_arrays(inner, fields=list(target), mask=_nulls(array))
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        array = _from_list_view(array)
+    if pa.types.is_map(kind) or pa.types.is_fixed_size_list(kind) or hasattr(array, "offsets"):
+        return _rebuilt_list(array, target)
+    return array.cast(target)
+
+
+def _rebuilt_list(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_fixed_size_list(array.type):
+        size = target.list_size
+        values = array.values.slice(array.offset * size, len(array) * size)
+        inner = _rebuilt(values, target.value_type)
+        return pa.FixedSizeListArray.from_arrays(inner, type=target, mask=_nulls(array))
+    # A copy: Arrow takes no mask with offsets that are a slice.
+    offsets = pa.array(array.offsets.to_numpy().copy())
+    if pa.types.is_map(array.type):
+        inner = [_rebuilt(array.keys, target.key_type), _rebuilt(array.items, target.item_type)]
+        return pa.MapArray.from_arrays(offsets, *inner, type=target, mask=_nulls(array))
+    inner = _rebuilt(array.values, target.value_type)
+    wide = pa.types.is_large_list(array.type)
+    kind = pa.LargeListArray if wide else pa.ListArray
+    return kind.from_arrays(offsets, inner, mask=_nulls(array)).cast(target)
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
 
 
 def _from_list_view(array: pa.Array) -> pa.Array:
@@ -162,8 +214,7 @@ def _from_list_view(array: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    mask = array.is_null() if array.null_count else None
-    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=mask)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=_nulls(array))
 
 
 def _check_storable(column: pa.ChunkedArray) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from semistream.keys import Codes
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.page_index import PageIndex
+from semistream.relation.page_rules import PageRules, rows_fault
 from semistream.relation.reader import Frame, PageReader
 from semistream.relation.shards import shard_of
 from semistream.relation.storage import PageFiles, Storage
@@ -46,10 +47,24 @@ _ABSENT = (1, 0)
 class Locator:
     """Finds the pages of a code with one read of a small page."""
 
-    def __init__(self, files: PageFiles, index: PageIndex, io: str, base: int = 0) -> None:
-        """`base` is subtracted from page numbers: a shard's first page is its page 0."""
+    def __init__(
+        self, files: PageFiles, index: PageIndex, io: str, pages: int, base: int = 0
+    ) -> None:
+        """For a master table of `pages` pages, counted from page `base` on.
+
+        `base` is subtracted from page numbers: a shard's first page is its page 0.
+        """
         self.index = index
-        self.reader = PageReader(files, index, LOCATOR_SCHEMA, io)
+        rules = PageRules(
+            LOCATOR_SCHEMA,
+            codes=lambda batch: batch.column(0).to_numpy(),
+            in_order=True,
+            fault=lambda batch: rows_fault(
+                batch.column(1).to_numpy() - base, batch.column(2).to_numpy() - base, pages
+            ),
+            key=(pages, base),
+        )
+        self.reader = PageReader(files, index, LOCATOR_SCHEMA, io, rules)
         """Counts the locator's own reads."""
         self._base = base
 

@@ -213,6 +213,7 @@ class MasterTable(MasterVersion):
         are left-overs of stopped builds, or belong to one that is running: they go only when
         they are older than `grace_seconds`. A reader that has an old version open on a local
         disk can go on (with up to 128 files, which it holds open); elsewhere its next read fails.
+        What cannot be removed, on a read-only disk for example, is told as `left`.
         A streaming `ss.join` with freshness="pinned" opens its version again and again: name it in
         `pinned` as long as the query runs. `ss.pinned_versions` lists what a pipeline still needs.
         """

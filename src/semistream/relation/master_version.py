@@ -9,11 +9,12 @@ from typing import Self
 import pyarrow as pa
 
 from semistream.errors import OptionError
-from semistream.keys import KeyCodec
+from semistream.keys import Codes, KeyCodec
 from semistream.relation.description import describe
 from semistream.relation.locator import Locator
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
+from semistream.relation.page_rules import PageRules
 from semistream.relation.reader import PageReader
 from semistream.relation.storage import PageFiles, Storage
 from semistream.relation.versions.integrity import check_files
@@ -176,7 +177,7 @@ class MasterVersion:
     def reader(self, io: str = "buffered") -> PageReader:
         """A new reader of the pages; its batches have `stored_schema`."""
         files = self._page_files(self._manifest.page_files)
-        return PageReader(files, self._pages, self._stored_schema, io)
+        return PageReader(files, self._pages, self._stored_schema, io, self._rules())
 
     def locator(self, io: str = "buffered") -> Locator | None:
         """A new locator for layout "given"; None for layout "key", where `pages` suffices."""
@@ -184,7 +185,7 @@ class MasterVersion:
             return None
         files = self._page_files(self._manifest.locator_files)
         base = 0 if self._shard is None else self._manifest.shard_starts[self._shard]
-        return Locator(files, self._locator_pages, io, base)
+        return Locator(files, self._locator_pages, io, len(self._pages), base)
 
     @property
     def filter_bytes(self) -> int:
@@ -218,6 +219,21 @@ class MasterVersion:
     def _index(self, role: str) -> PageIndex:
         stored = self._manifest.files[role]
         return PageIndex.load(self._storage, stored.path, stored.checksum)
+
+    def _rules(self) -> PageRules:
+        """What its pages must be like."""
+        return PageRules(
+            self._stored_schema, self._row_codes, self.layout == "key", key=(self.key,)
+        )
+
+    def _row_codes(self, batch: pa.RecordBatch) -> Codes:
+        if self.code_column is not None:
+            stored: Codes = batch.column(self.code_column).to_numpy()
+            return stored
+        codes, valid = self._codec.codes([batch.column(name) for name in self.key])
+        if valid is not None and not valid.all():
+            raise ValueError("a row has no key")
+        return codes
 
     def _page_files(self, stored: tuple[StoredFile, ...]) -> PageFiles:
         return PageFiles(self._storage, tuple(file.path for file in stored))

@@ -9,8 +9,10 @@ contiguous read. The file stays an ordinary Arrow file: any Arrow tool reads it 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import InternalError
 from semistream.keys import Codes
+from semistream.relation.columns import has_union
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
 from semistream.relation.storage import Storage
@@ -64,7 +67,9 @@ class PageWriter:
         self._page_bytes = page_bytes
         self._payload = page_bytes - _overhead(schema)
         self._file = storage.open_sink(name)
-        self._writer = pa.ipc.new_file(self._file, schema)
+        self._page = _PageBytes()
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._page, "w"), schema)
+        self._has_union = any(has_union(field.type) for field in schema)
         self._widest_row = self._bytes = 0
         self._entries: dict[str, list[int]] = {field.name: [] for field in fields(PageIndex)}
         self._waiting: list[tuple[pa.RecordBatch, Codes, Sizes]] = []
@@ -78,6 +83,7 @@ class PageWriter:
             if kind is None:
                 self.end_page()
             self._writer.close()
+            self._file.write(self._page.take())
             self._bytes = self._file.tell()
         finally:
             self._file.close()
@@ -135,34 +141,69 @@ class PageWriter:
 
     def _append(self, page: pa.RecordBatch, codes: Codes) -> int:
         """Write as many of the rows as one page holds. Returns how many were written."""
-        message = page.serialize()
-        while message.size > self._page_bytes and page.num_rows > 1:
-            fit = int(page.num_rows * self._page_bytes / message.size * 0.99)
-            page = page.slice(0, min(max(fit, 1), page.num_rows - 1))
-            message = page.serialize()
-        before = self._file.tell()
+        page, size = self._sized(page)
+        while size > self._page_bytes and page.num_rows > 1:
+            fit = int(page.num_rows * self._page_bytes / size * 0.99)
+            page, size = self._sized(page.slice(0, min(max(fit, 1), page.num_rows - 1)))
         self._writer.write_batch(page)
+        written = self._page.take()
         # The writer puts the schema before the first page, so count back from the end of the page.
-        offset = self._file.tell() - message.size
-        if self._entries["offset"] and offset != before:
-            raise InternalError(f"Page at {before} was written at {offset}. Please report this.")
-        self._note(page, codes[: page.num_rows], offset, message)
+        before = len(written) - size
+        if before < 0 or (before and self._entries["offset"]):
+            raise InternalError(
+                f"A page of {size} bytes was written as {len(written)}. Please report this."
+            )
+        offset = self._file.tell() + before
+        self._file.write(written)
+        # The checksum is of the bytes that are in the file: Arrow may write the same rows
+        # differently the next time.
+        checksum = xxhash.xxh3_64_intdigest(memoryview(written)[before:])
+        self._note(page, codes[: page.num_rows], offset, size, checksum)
         return int(page.num_rows)
 
-    def _note(self, page: pa.RecordBatch, codes: Codes, offset: int, message: pa.Buffer) -> None:
+    def _sized(self, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+        """The rows and their bytes as a page."""
+        if self._has_union and page.num_rows:
+            # Of a slice with a union, Arrow writes bytes besides its rows, some never set.
+            page = page.take(pa.array(np.arange(page.num_rows)))
+        return page, int(pa.ipc.get_record_batch_size(page))
+
+    def _note(
+        self, page: pa.RecordBatch, codes: Codes, offset: int, length: int, checksum: int
+    ) -> None:
         for name, value in (
             ("first", codes[0]),
             ("last", codes[-1]),
             ("offset", offset),
-            ("length", message.size),
+            ("length", length),
             ("rows", page.num_rows),
-            ("checksum", xxhash.xxh3_64_intdigest(message)),
+            ("checksum", checksum),
             ("file", self._number),
         ):
             self._entries[name].append(int(value))
         self._widest_row = max(self._widest_row, int(np.ceil(row_bytes(page).max())))
         if self._placed is not None:
             self._placed(codes)
+
+
+class _PageBytes(io.RawIOBase):
+    """What Arrow writes, until it is taken: the bytes of one page."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """All bytes that were written since the last time."""
+        written = b"".join(self._pieces)
+        self._pieces.clear()
+        return written
 
 
 def write_pages(

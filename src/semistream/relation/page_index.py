@@ -33,6 +33,9 @@ _DTYPES: dict[str, Any] = {
 }
 
 
+_TYPES = {name: pa.from_numpy_dtype(dtype) for name, dtype in _DTYPES.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class PageIndex:
     """Where each page lies and what it holds: one array item per page."""
@@ -148,7 +151,12 @@ class PageIndex:
     def from_bytes(cls, data: bytes) -> PageIndex:
         """The index that `to_bytes` has written."""
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
-        return cls(**{name: table.column(name).to_numpy() for name in _DTYPES})
+        table.validate(full=True)
+        columns = {name: table.column(name) for name in _DTYPES}
+        wrong = [n for n, c in columns.items() if c.null_count or c.type != _TYPES[n]]
+        if wrong:
+            raise ValueError(f"its columns {', '.join(wrong)} are not those of an index")
+        return cls(**{name: column.to_numpy() for name, column in columns.items()})
 
     @classmethod
     def load(cls, storage: Storage, name: str, checksum: str) -> PageIndex:
@@ -163,7 +171,7 @@ class PageIndex:
                     "cut short. Restore the file or build the master again."
                 )
             return cls.from_bytes(data)
-        except (OSError, KeyError, pa.ArrowException) as error:
+        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise MasterFormatError(
                 f"Index {shown} cannot be read: {error}. Restore it or build the master again."
             ) from error

@@ -6,10 +6,12 @@ grows with the data.
 
 from __future__ import annotations
 
+import errno
+import resource
 import weakref
 from collections import OrderedDict
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ from semistream.errors import CorruptPageError, InternalError, OptionError
 from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
+from semistream.relation.page_rules import PageRules
 from semistream.relation.storage import PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
@@ -29,7 +32,22 @@ IO_MODES: Final = ("buffered", "unmapped", "direct")
 copied; past the cache (O_DIRECT)."""
 
 _MOST_OPEN = 128
+_DESCRIPTOR_SHARE = 8
+"""A reader has at most one in so many of the files that the process may have open."""
+_TOO_MANY = {errno.EMFILE, errno.ENFILE}
 _MEND = "Restore the file from a copy, or build the master again."
+
+
+class _Known(NamedTuple):
+    """Which pages this process has found to be what the index says: by Arrow, and by kernels."""
+
+    decoded: NDArray[np.bool_]
+    followed: NDArray[np.uint8]
+
+
+_MOST_KNOWN = 16
+_known: OrderedDict[object, _Known] = OrderedDict()
+"""By what the index says, checksums included: a page with the same one needs no second look."""
 
 
 class PageReader:
@@ -42,8 +60,18 @@ class PageReader:
     waits = True
     """Whether a read waits for a disk, so that reading ahead in another thread pays."""
 
-    def __init__(self, files: PageFiles, index: PageIndex, schema: pa.Schema, io: str) -> None:
-        """Open the files, up to a limit; the others are opened when they are needed."""
+    def __init__(
+        self,
+        files: PageFiles,
+        index: PageIndex,
+        schema: pa.Schema,
+        io: str,
+        rules: PageRules | None = None,
+    ) -> None:
+        """Open the files, up to a limit; the others are opened when they are needed.
+
+        `rules` are asked about each page that is decoded for the first time.
+        """
         if io not in IO_MODES:
             raise OptionError(f"io={io!r} is not known. Use one of {', '.join(IO_MODES)}.")
         self.files = files
@@ -56,13 +84,25 @@ class PageReader:
         self._direct = io == "direct"
         self.grain = ALIGNMENT if self._direct else 1
         """Reads begin and end at multiples of this."""
-        self.pages = PageList(index.offset, index.length, index.checksum)
+        self._rules = rules or PageRules(schema)
+        known = _known_pages(index, self._rules)
+        self._decoded = known.decoded
+        self.pages = PageList(
+            index.offset,
+            index.length,
+            index.checksum,
+            index.rows,
+            index.first,
+            index.last,
+            known.followed,
+        )
         """The pages, for kernels."""
         self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
+        self._most_open = min(_MOST_OPEN, max(1, _allowed_files() // _DESCRIPTOR_SHARE))
         # Opened now, because an open file can still be read after a vacuum removes it.
-        for number in np.unique(index.file)[:_MOST_OPEN].tolist():
+        for number in np.unique(index.file)[: self._most_open].tolist():
             self._source(number)
         self._descriptors = self._open_descriptors()
 
@@ -122,8 +162,10 @@ class PageReader:
                     raise self.corrupt(page, "its checksum is not the one that was written")
                 try:
                     batches.append(decode(message, schema))
-                except (OSError, pa.ArrowException) as error:
+                except (OSError, ValueError, pa.ArrowException) as error:
                     raise self.corrupt(page, f"it cannot be decoded ({error})") from error
+                if not self._decoded.item(page):
+                    self._check_content(page, message, batches[-1])
             place += self._size(begin, end)
         return batches
 
@@ -160,12 +202,26 @@ class PageReader:
         read, self.bytes_read = self.bytes_read - before, before
         return read
 
+    def unsound(self, stretch: np.void) -> CorruptPageError:
+        """What is raised for a stretch with a page that is not what the index says."""
+        pages = range(int(stretch["first"]), int(stretch["stop"]))
+        page = next((page for page in pages if not self.pages.sound[page]), pages.start)
+        return self.corrupt(page, "its content is not what its index says")
+
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)
         message = frame.view[begin : begin + self.index.length.item(page)]
         if xxhash.xxh3_64_intdigest(message) != self.index.checksum.item(page):
             raise self.corrupt(page, "its checksum is not the one that was written")
+
+    def _check_content(self, page: int, message: pa.Buffer, batch: pa.RecordBatch) -> None:
+        """Raise unless the page holds what the index says; once per page is enough."""
+        index = self.index
+        expected = index.rows.item(page), index.first.item(page), index.last.item(page)
+        if (fault := self._rules.fault(message, batch, expected)) is not None:
+            raise self.corrupt(page, fault)
+        self._decoded[page] = True
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
         if self._one_stretch or stop == first + 1:
@@ -219,7 +275,7 @@ class PageReader:
     def _open_descriptors(self) -> NDArray[np.int64]:
         """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
         descriptors = np.full(len(self.files.names), -1, np.int64)
-        if len(np.unique(self.index.file)) <= _MOST_OPEN:
+        if len(np.unique(self.index.file)) <= len(self._open):
             for number, source in self._open.items():
                 descriptors[number] = source.descriptor
         return descriptors
@@ -230,13 +286,27 @@ class PageReader:
         if source is None:
             if not self._finalizer.alive:
                 raise InternalError("A closed page reader was asked to read. Please report this.")
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= self._most_open:
                 self._open.popitem(last=False)[1].close()
-            source = self.files.storage.open_pages(self.files.names[number], self._direct)
-            self._open[number] = source
+            source = self._open[number] = self._opened(self.files.names[number])
         elif len(self._open) > 1:
             self._open.move_to_end(number)
         return source
+
+    def _opened(self, name: str) -> PageSource:
+        """Open a file; if the process has too many open, this reader gives up its own."""
+        while True:
+            try:
+                return self.files.storage.open_pages(name, self._direct)
+            except OSError as error:
+                if error.errno not in _TOO_MANY:
+                    raise
+                if not self._open:
+                    raise OptionError(
+                        f"{self.files.storage.shown(name)} cannot be opened: this process has too "
+                        "many files open. Raise the limit (ulimit -n)."
+                    ) from error
+                self._open.popitem(last=False)[1].close()
 
     def _page_at(self, position: int, first: int, stop: int) -> int:
         """The first page of a stretch that is not complete before `position`."""
@@ -255,3 +325,22 @@ class PageReader:
 def _close_all(sources: OrderedDict[int, PageSource]) -> None:
     while sources:
         sources.popitem()[1].close()
+
+
+def _allowed_files() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def _known_pages(index: PageIndex, rules: PageRules) -> _Known:
+    digest = xxhash.xxh3_128()
+    for array in (index.checksum, index.length, index.rows, index.first, index.last):
+        digest.update(array.tobytes())
+    key = (digest.digest(), rules.key)
+    fresh = _Known(np.zeros(len(index), np.bool_), np.zeros(len(index), np.uint8))
+    known = _known.setdefault(key, fresh)
+    _known.move_to_end(key)
+    while len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    return known

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 from semistream.errors import ShedFileError, ShedSpaceError
 from semistream.parts.shed_file import ShedFile
@@ -233,3 +234,100 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     file.close()
     monkeypatch.undo()
     assert len(ShedFile.recover(tmp_path)) == 0
+
+
+def killed(path: Path, pieces: int) -> list[int]:
+    """A run that shed and was killed, without a sealed segment; where each batch begins."""
+    file = ShedFile.recover(path / "shed")
+    begins = []
+    for number in range(pieces):
+        begins.append(file.bytes)
+        file.append(0.0, piece(100 * number, 100 * number + 100))
+    file.sync()
+    shutil.copytree(path / "shed", path / "killed")
+    file.close()
+    return begins
+
+
+@pytest.mark.parametrize("which", [0, 3, 8])
+@pytest.mark.parametrize("place", ["prefix", "metadata", "body"])
+def test_a_flipped_bit_costs_its_own_batch_only(tmp_path: Path, which: int, place: str) -> None:
+    begins = killed(tmp_path, 10)
+    (segment,) = (tmp_path / "killed").glob("shed-*.arrows")
+    content = bytearray(segment.read_bytes())
+    begin = max(begins[which], content.index(b"\xff\xff\xff\xff", 8))
+    content[
+        {"prefix": begin + 1, "metadata": begin + 40, "body": begins[which + 1] - 9}[place]
+    ] ^= 4
+    segment.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"900 tuples .* whole.* kept as damaged-00000001\.arrows"):
+        found = ShedFile.recover(tmp_path / "killed")
+    found.check()
+    expected = [n for n in range(1000) if n // 100 != which]
+    assert numbers([p.batch for p in found.take(9999)]) == expected
+    assert (tmp_path / "killed" / "damaged-00000001.arrows").read_bytes() == content
+    found.close()
+    again = ShedFile.recover(tmp_path / "killed")
+    assert numbers([p.batch for p in again.take(9999)]) == expected
+    again.let_go(900)
+    again.close()
+    assert [p.name for p in (tmp_path / "killed").iterdir()] == ["damaged-00000001.arrows"]
+
+
+def test_behind_damage_tuples_come_twice_rather_than_never(tmp_path: Path) -> None:
+    file = ShedFile.recover(tmp_path / "shed")
+    for number in range(10):
+        file.append(0.0, piece(100 * number, 100 * number + 100))
+    file.take(550)
+    file.let_go(550)
+    file.sync()
+    shutil.copytree(tmp_path / "shed", tmp_path / "killed")
+    file.close()
+    (segment,) = (tmp_path / "killed").glob("shed-*.arrows")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 4] ^= 1
+    segment.write_bytes(content)
+    with pytest.warns(UserWarning, match="damaged in the middle"):
+        found = ShedFile.recover(tmp_path / "killed")
+    back = numbers([p.batch for p in found.take(9999)])
+    assert {*range(550, 1000)} <= {*back} <= {*range(100, 1000)}
+    found.close()
+
+
+def test_a_segment_without_its_beginning_is_kept(tmp_path: Path) -> None:
+    killed(tmp_path, 3)
+    (segment,) = (tmp_path / "killed").glob("shed-*.arrows")
+    content = bytearray(segment.read_bytes())
+    content[4:12] = b"\xff" * 8
+    segment.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"beginning.* kept as damaged-00000001\.arrows"):
+        found = ShedFile.recover(tmp_path / "killed")
+    assert len(found) == 0
+    found.close()
+    assert (tmp_path / "killed" / "damaged-00000001.arrows").read_bytes() == content
+
+
+def test_a_folder_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    killed(tmp_path, 2)
+    cursor = tmp_path / "killed" / "cursor.json"
+    content = json.loads(cursor.read_text())
+    assert content["format"] == 1
+    cursor.write_text(json.dumps(content | {"format": 2}))
+    with pytest.raises(ShedFileError, match=r"format 2.*upgrade"):
+        ShedFile.recover(tmp_path / "killed")
+
+
+def test_the_checksum_is_of_the_bytes_in_the_file(tmp_path: Path) -> None:
+    text = pa.array(["a", "b" * 50, None] * 40)
+    rows = pa.record_batch({"n": pa.array(range(120)), "s": text}).slice(7, 100)
+    file = ShedFile.recover(tmp_path)
+    file.append(0.5, rows)
+    file.sync()
+    (path,) = tmp_path.glob("shed-*.arrows")
+    source = pa.OSFile(str(path))
+    assert pa.ipc.read_message(source).type == "schema"
+    message = pa.ipc.read_message(source)
+    body = path.read_bytes()[source.tell() - message.body.size : source.tell()]
+    assert xxhash.xxh3_64_hexdigest(b"0.5" + body).encode() in path.read_bytes()
+    assert [p.batch for p in file.take(100)] == [rows]
+    file.close()

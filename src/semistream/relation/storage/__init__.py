@@ -15,6 +15,7 @@ from semistream.relation.storage.files import (
 from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.location import Location, is_uri, storage_at
 from semistream.relation.storage.remote import RemoteStorage
+from semistream.relation.storage.secrecy import opened, without_secrets
 
 __all__ = [
     "FOLDERS",
@@ -27,6 +28,8 @@ __all__ = [
     "Storage",
     "checksum_bytes",
     "is_uri",
+    "opened",
     "storage_at",
     "unused_name",
+    "without_secrets",
 ]

@@ -20,6 +20,7 @@ from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, un
 __all__ = ["LocalSource", "LocalStorage"]
 
 _CHUNK = 1 << 20
+_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -36,18 +37,32 @@ class LocalStorage:
 
     def is_file(self) -> bool:
         """Whether a file stands where the folder should be."""
-        return self.path.exists() and not self.path.is_dir()
+        # Not Path.exists, which raises for a name that is too long.
+        return os.path.exists(self.path) and not self.path.is_dir()
 
     def prepare(self) -> list[str]:
         """Make the folders. Returns those that were missing, children first."""
-        made = _make(self.path)
-        inside = [path for folder in FOLDERS for path in _make(self.path / folder)]
+        try:
+            made = _make(self.path)
+            inside = [path for folder in FOLDERS for path in _make(self.path / folder)]
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                raise OptionError(
+                    f"{self.path} cannot be a folder: {error.strerror}. Give another path."
+                ) from error
+            raise
         return [str(path.absolute()) for path in (*inside, *made)]
 
     def entries(self, folder: str) -> list[FileEntry]:
         """The files in a folder; none if there is no such folder."""
         found: list[FileEntry] = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path / folder) as items:
+        try:
+            items = os.scandir(self.path / folder)
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                return []
+            raise
+        with items:
             for item in items:
                 # Another process may remove the file between the listing and this call.
                 with contextlib.suppress(FileNotFoundError):
@@ -58,25 +73,27 @@ class LocalStorage:
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The bytes of each file; None for one that is missing."""
-        paths = [self.path / name for name in names]
+        paths = [self._inside(name) for name in names]
         return [path.stat().st_size if path.is_file() else None for path in paths]
 
     def read(self, name: str) -> bytes:
         """The whole of a small file."""
-        return (self.path / name).read_bytes()
+        return self._inside(name).read_bytes()
 
     def read_into(self, name: str, memory: memoryview) -> int:
         """Fill memory with a file's content. Returns the file's size, which may differ."""
-        with open(self.path / name, "rb") as file:
+        with open(self._inside(name), "rb") as file:
             file.readinto(memory)
             return os.fstat(file.fileno()).st_size
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a new file and wait until it is on the disk."""
-        with open(self.path / name, "xb") as file:
+        path = self.path / name
+        with open(path, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        _sync(path.parent)
 
     def open_sink(self, name: str) -> pa.NativeFile:
         """A buffered stream that writes a new file."""
@@ -122,7 +139,17 @@ class LocalStorage:
 
     def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading."""
-        return LocalSource(self.path / name, direct)
+        return LocalSource(self._inside(name), direct)
+
+    def _inside(self, name: str) -> Path:
+        """The path of a file to read; `MasterFormatError` if it is a link to another folder."""
+        path = self.path / name
+        if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+            raise MasterFormatError(
+                f"{path} is a link that leads out of its folder, to {path.resolve()}. Files of a "
+                "master table are read from its own folder only. Put the file itself there."
+            )
+        return path
 
 
 class LocalSource:

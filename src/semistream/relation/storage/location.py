@@ -11,6 +11,7 @@ from semistream.errors import OptionError
 from semistream.relation.storage.files import Storage
 from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.remote import RemoteStorage
+from semistream.relation.storage.secrecy import without_secrets
 
 __all__ = ["Location", "is_uri", "storage_at"]
 
@@ -29,6 +30,8 @@ def storage_at(location: Location) -> Storage:
     """The storage at a local path, a `file:` URI or any URI that pyarrow opens."""
     if not isinstance(location, str | os.PathLike):
         raise OptionError(f"{location!r} must be the path, or the URI, of a master table.")
+    if "\0" in os.fspath(location):
+        raise OptionError(f"{without_secrets(location)!r} has a null character: no path has one.")
     if not is_uri(location):
         return LocalStorage(Path(os.fspath(location)))
     remote = RemoteStorage.of_uri(str(location))

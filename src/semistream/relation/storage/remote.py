@@ -16,13 +16,13 @@ import contextlib
 import errno
 import math
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from semistream.errors import MasterFormatError, OptionError
 from semistream.relation.storage.files import FOLDERS, FileEntry
+from semistream.relation.storage.secrecy import opened, without_secrets
 
 __all__ = ["CLAIM", "SEAL", "RemoteSource", "RemoteStorage"]
 
@@ -31,7 +31,6 @@ CLAIM, SEAL = ".claim", ".sealed"
 
 _WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}
 _FEW = 8
-_SECRETS = ("key", "secret", "token", "password", "credential", "sas")
 
 
 class RemoteStorage:
@@ -41,18 +40,16 @@ class RemoteStorage:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.location = location
-        self.path = _without_secrets(location)
+        self.path = without_secrets(location)
 
     @classmethod
     def of_uri(cls, uri: str) -> RemoteStorage:
         """The folder that a URI names; `OptionError` if pyarrow cannot open it."""
-        try:
-            filesystem, root = pafs.FileSystem.from_uri(uri)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise OptionError(
-                f"{_without_secrets(uri)} cannot be opened: {error}. Give a local path or a URI "
-                "that pyarrow.fs.FileSystem.from_uri takes, such as s3://bucket/products.master."
-            ) from error
+        filesystem, root = opened(
+            uri,
+            "Give a local path or a URI that pyarrow.fs.FileSystem.from_uri takes, such as "
+            "s3://bucket/products.master.",
+        )
         return cls(filesystem, root, uri)
 
     @property
@@ -236,15 +233,3 @@ class RemoteSource:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _without_secrets(uri: str) -> str:
-    """The URI without passwords and keys, fit for messages and logs."""
-    parts = urlsplit(uri)
-    options = [
-        option
-        for option in parts.query.split("&")
-        if not any(word in option.partition("=")[0].lower() for word in _SECRETS)
-    ]
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=host, query="&".join(options)))

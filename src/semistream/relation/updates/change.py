@@ -112,7 +112,10 @@ def _as_stored(data: ArrowData, schema: pa.Schema, hidden: str | None) -> pa.Tab
     for name, column in zip(names, table.columns, strict=True):
         field = schema.field(name)
         try:
-            columns.append(column.cast(field.type))
+            # Arrow's cast may break a slice even where there is nothing to cast.
+            cast = column if column.type == field.type else column.cast(field.type)
+            cast.validate()
+            columns.append(cast)
         except (pa.ArrowException, NotImplementedError) as error:
             raise OptionError(
                 f"Column {name!r} has type {column.type}, and the master table has {field.type}: "

@@ -1,4 +1,7 @@
-"""Checks, when a version is opened, that all its files are there: better than during a join."""
+"""Checks, when a version is opened, that its index fits its manifest and all files are there.
+
+Better then than during a join.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,56 @@ __all__ = ["check_files"]
 def check_files(
     storage: Storage, manifest: Manifest, pages: PageIndex, locator_pages: PageIndex | None
 ) -> None:
-    """Raise `MasterFormatError` or `CorruptPageError` if a file is missing or cut short."""
+    """Raise `MasterFormatError` or `CorruptPageError` if the parts do not fit together."""
     counted = (len(pages), pages.row_count)
     if counted != (manifest.page_count, manifest.row_count):
         raise MasterFormatError(
             f"The index of {storage.path} has (pages, rows) {counted}, its manifest "
             f"{(manifest.page_count, manifest.row_count)}. Restore the files or build it again."
         )
-    _check_sizes(storage, manifest.page_files, pages)
+    starts = manifest.shard_starts if manifest.layout == "key" else None
+    _check_index(storage, manifest, "index", pages, manifest.page_files, starts)
     if locator_pages is not None:
-        _check_sizes(storage, manifest.locator_files, locator_pages)
+        stored, starts = manifest.locator_files, manifest.locator_starts
+        _check_index(storage, manifest, "locator_index", locator_pages, stored, starts)
+
+
+def _check_index(
+    storage: Storage,
+    manifest: Manifest,
+    role: str,
+    index: PageIndex,
+    stored: tuple[StoredFile, ...],
+    starts: tuple[int, ...] | None,
+) -> None:
+    """Check an index against the files that it numbers; with `starts`, it is in code order."""
+    if (fault := _fault(index, [file.bytes for file in stored], starts)) is not None:
+        raise MasterFormatError(
+            f"Index {storage.shown(manifest.files[role].path)} does not fit its manifest: {fault}. "
+            "Restore the files or build the master again."
+        )
+    _check_sizes(storage, stored, index)
+
+
+def _fault(index: PageIndex, sizes: list[int], starts: tuple[int, ...] | None) -> str | None:
+    """What is wrong with an index; None if nothing is. O(pages)."""
+    if starts is not None and starts[-1] != len(index):
+        return f"it has {len(index):,} pages, and {starts[-1]:,} are in shards"
+    if bool(((index.file < 0) | (index.file >= len(sizes))).any()):
+        return f"it has pages of other files than the {len(sizes):,} of the manifest"
+    size = np.array(sizes, np.int64)[index.file]
+    inside = (index.offset >= 0) & (index.length > 0) & (index.rows > 0)
+    inside &= (index.length <= size) & (index.offset <= size - index.length)
+    if not inside.all():
+        return f"page {np.flatnonzero(~inside)[0]} is not inside its file"
+    if starts is not None:
+        falls = index.first > index.last
+        crosses = np.ones(len(index) + 1, np.bool_)
+        crosses[list(starts)] = False
+        falls[1:] |= crosses[1:-1] & (index.last[:-1] > index.first[1:])
+        if falls.any():
+            return f"page {np.flatnonzero(falls)[0]} is not in the order of its keys"
+    return None
 
 
 def _check_sizes(storage: Storage, stored: tuple[StoredFile, ...], index: PageIndex) -> None:

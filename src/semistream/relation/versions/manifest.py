@@ -17,8 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.errors import MasterExistsError, MasterFormatError, MasterNotFoundError
+from semistream.errors import (
+    MasterExistsError,
+    MasterFormatError,
+    MasterNotFoundError,
+    OptionError,
+)
 from semistream.relation.storage import Storage, checksum_bytes
+from semistream.relation.versions.manifest_rules import manifest_fault, unknown_fields
 
 __all__ = [
     "FORMAT_VERSION",
@@ -149,11 +155,13 @@ def newest_version(storage: Storage) -> int:
 
 def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     """The manifest of a version, by default of the newest that was ever complete."""
+    if version is not None and type(version) is not int:
+        raise OptionError(f"version={version!r} must be a version's number, or None: the newest.")
     wanted = committed_versions(storage) if version is None else [version]
     for number in reversed(wanted):
         name = manifest_name(number)
         try:
-            return _decode(storage.shown(name), storage.read(name))
+            return _decode(storage.shown(name), storage.read(name), number)
         except FileNotFoundError:
             continue
         except _BrokenManifestError:
@@ -164,9 +172,12 @@ def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     if version is not None and (there := committed_versions(storage)):
         raise MasterNotFoundError(
             f"There is no version {version} at {storage.path}; the versions there: "
-            f"{_listed(there)}. Name one of these. A vacuum removes old ones: it keeps those that "
-            "queries are pinned to if it is given pinned=[…]."
+            f"{_listed(there)}, of which {there[-1]} is the newest. Name one of these, or none for "
+            "the newest. A vacuum removes old ones: it keeps those that queries are pinned to if "
+            "it is given pinned=[…]."
         )
+    if storage.is_file():
+        raise MasterNotFoundError(f"{storage.path} is a file. Give the folder of a master table.")
     raise MasterNotFoundError(
         f"There is no master table at {storage.path}. Check the path, or build one: with "
         "MasterTable.build, MasterTable.from_arrow, or semistream master build."
@@ -225,14 +236,14 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return checksum_bytes(canonical.encode())
 
 
-def _decode(shown: str, data: bytes) -> Manifest:
+def _decode(shown: str, data: bytes, version: int) -> Manifest:
     try:
         content = json.loads(data)
         format_version = content["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _broken(shown, f"it is not a manifest ({error})") from error
     # Checked before the checksum: another format may compute it in another way.
-    if isinstance(format_version, int) and format_version != FORMAT_VERSION:
+    if type(format_version) is int and format_version != FORMAT_VERSION:
         raise MasterFormatError(
             f"{shown} has format {format_version}; this semistream reads format {FORMAT_VERSION}. "
             + ("Upgrade semistream." if format_version > FORMAT_VERSION else "Build it again.")
@@ -240,10 +251,14 @@ def _decode(shown: str, data: bytes) -> Manifest:
     checksum = content.pop("checksum", None)
     if checksum != _checksum(content):
         raise _broken(shown, "its content does not have the checksum it states")
-    try:
-        return _from_content(content)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _broken(shown, f"its fields are not those of a manifest ({error})") from error
+    if unknown := unknown_fields(content):
+        raise MasterFormatError(
+            f"{shown} was written by a newer semistream: it has {', '.join(unknown)}, which this "
+            "one does not know. Upgrade semistream."
+        )
+    if (fault := manifest_fault(content, version)) is not None:
+        raise _broken(shown, fault)
+    return _from_content(content)
 
 
 def _from_content(content: dict[str, Any]) -> Manifest:

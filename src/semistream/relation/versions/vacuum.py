@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 
 from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
-from semistream.relation.storage import FileEntry, Storage
+from semistream.relation.storage import FOLDERS, FileEntry, Storage
 from semistream.relation.versions.manifest import (
     Manifest,
     committed_versions,
@@ -40,6 +42,8 @@ class Vacuumed:
     files: tuple[str, ...]
     """Names inside the folder of the master table, manifests included."""
     bytes: int
+    left: tuple[str, ...] = ()
+    """Names that should have been removed and are still there, on a read-only disk for example."""
 
 
 def history(storage: Storage) -> list[VersionInfo]:
@@ -56,12 +60,15 @@ def vacuum(
     """Remove old versions that are not pinned, and files that no remaining version names."""
     if type(keep_versions) is not int or keep_versions < 1:
         raise OptionError(f"keep_versions={keep_versions!r} must be an int of at least 1.")
+    if not _is_number(grace_seconds):
+        raise OptionError(f"grace_seconds={grace_seconds!r} must be a number of seconds.")
+    pins = _numbers(pinned)
     # Files are listed before manifests are read, so a version committed in between keeps its files.
     data = storage.entries("data")
     versions = storage.entries("versions")
     whole = _whole(storage)
     numbers = sorted(whole)
-    kept = {*numbers[-keep_versions:], *pinned}
+    kept = {*numbers[-keep_versions:], *pins}
     gone = [number for number in numbers if number not in kept]
     old = time.time() - grace_seconds
     removed = [entry for entry in versions if _expired(entry, gone, whole, old)]
@@ -73,10 +80,30 @@ def vacuum(
         if entry.name not in named and (entry.name in dropped or entry.modified < old)
     ]
     # Manifests go first, so that no version is visible while its files are being removed.
-    names = [f"versions/{entry.name}" for entry in removed]
-    names += [f"data/{entry.name}" for entry in stale]
-    storage.remove(names)
-    return Vacuumed(tuple(gone), tuple(names), sum(e.bytes for e in (*removed, *stale)))
+    sizes = {f"versions/{entry.name}": entry.bytes for entry in removed}
+    sizes |= {f"data/{entry.name}": entry.bytes for entry in stale}
+    storage.remove(sizes)
+    there = _there(storage) if sizes else set()
+    left = tuple(name for name in sizes if name in there)
+    files = tuple(name for name in sizes if name not in left)
+    versions = tuple(number for number in gone if manifest_name(number) not in left)
+    return Vacuumed(versions, files, sum(sizes[name] for name in files), left)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not math.isnan(float(value))
+
+
+def _numbers(pinned: object) -> list[int]:
+    """The versions to keep, as a list; `OptionError` if they are none."""
+    pins = list(pinned) if isinstance(pinned, Iterable) else [None]
+    if not all(type(number) is int for number in pins):
+        raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
+    return pins
+
+
+def _there(storage: Storage) -> set[str]:
+    return {f"{folder}/{one.name}" for folder in FOLDERS for one in storage.entries(folder)}
 
 
 def _whole(storage: Storage) -> dict[int, Manifest]:

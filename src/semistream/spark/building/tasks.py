@@ -142,8 +142,8 @@ class SampleTask:
 class WriteTask:
     """Writes the rows of a task, which are in order, as one page file."""
 
-    location: str
-    """Of the master table."""
+    location: str = field(repr=False)
+    """Of the master table. Not shown, since a URI may hold passwords."""
     stem: str
     """How the file's name begins."""
     kind: str
@@ -255,8 +255,8 @@ def _partition() -> int:
 class CodeReader:
     """Reads the codes back from page files that were written, in whatever task."""
 
-    location: str
-    """Of the master table."""
+    location: str = field(repr=False)
+    """Of the master table. Not shown, since a URI may hold passwords."""
     schema: bytes
     """Of the rows as they are stored, serialised."""
     key: tuple[str, ...]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -173,13 +174,15 @@ class BatchLog:
 
     def _record(self, number: int) -> BatchRecord:
         found = _read(self._storage, _record_name(number))
-        lists = {name: tuple(found[name]) for name in ("retried", "returned")}
-        return BatchRecord(**{**found, **lists})
+        with _whole(self._storage, _record_name(number)):
+            lists = {name: tuple(found[name]) for name in ("retried", "returned")}
+            return BatchRecord(**{**found, **lists})
 
     def _outcome(self, number: int) -> Outcome:
         found = _read(self._storage, _outcome_name(number))
-        counts = {name: Counts(**found[name]) for name in ("counts", "totals")}
-        return Outcome(**{**found, **counts})
+        with _whole(self._storage, _outcome_name(number)):
+            counts = {name: Counts(**found[name]) for name in ("counts", "totals")}
+            return Outcome(**{**found, **counts})
 
     def _publish(self, name: str, content: Mapping[str, Any]) -> None:
         writer = uuid4().hex
@@ -207,7 +210,7 @@ class BatchLog:
         if not isinstance(self._storage.path, Path):
             # On an object store a put may have been cut off; local files appear whole.
             names = [e.name for e in entries if _NAME.fullmatch(e.name)]
-            stray += [n for n in names if not _is_whole(self._storage, f"batches/{n}")]
+            stray += [n for n in names if _is_torn(self._storage, f"batches/{n}")]
         self._storage.remove(f"batches/{name}" for name in stray)
 
 
@@ -236,7 +239,7 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(storage.read(name))
         version = found.pop("format")
-    except (FileNotFoundError, ValueError, KeyError) as error:
+    except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(
             f"{storage.shown(name)} is missing or broken ({error!r}). Restore the checkpoint from "
             "a backup, or begin with a new one."
@@ -250,12 +253,30 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
     return found
 
 
-def _is_whole(storage: Storage, name: str) -> bool:
+@contextmanager
+def _whole(storage: Storage, name: str) -> Iterator[None]:
+    """Say clearly that a file lacks fields, or has others than this semistream knows."""
     try:
-        _read(storage, name)
-    except CheckpointError:
+        yield
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{storage.shown(name)} does not have the fields of this semistream ({error}): it is "
+            "broken, or a newer one wrote it. Upgrade, or restore the checkpoint from a backup."
+        ) from error
+
+
+def _is_torn(storage: Storage, name: str) -> bool:
+    """Whether a put was cut off: what is there is no JSON, and its writer never found it whole.
+
+    Anything else stays, be it of another format or damaged since: it is for people to look at.
+    """
+    try:
+        json.loads(storage.read(name))
+    except FileNotFoundError:
         return False
-    return True
+    except ValueError:
+        return not storage.is_sealed(name)
+    return False
 
 
 def _record_name(number: int) -> str:

@@ -18,12 +18,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from semistream.errors import OptionError, SinkError
-from semistream.relation.storage import Location, is_uri
+from semistream.errors import SinkError
+from semistream.relation.storage import Location, is_uri, opened, without_secrets
 
 __all__ = ["Folder", "Note"]
 
@@ -32,6 +31,9 @@ Note = Mapping[str, Any]
 
 _COMMITTED: Final = "_committed.json"
 _OWNER: Final = "_semistream.json"
+_FORMAT_FIELD: Final = "format"
+_FORMAT: Final = 1
+"""Of both files; those of earlier releases have no number and are of this format too."""
 _WRITING: Final = "_writing."
 _RENAMES: Final = frozenset({"local", "hdfs"})
 _HADOOP_S3: Final = re.compile(r"^s3[an]://")
@@ -54,17 +56,20 @@ class Folder:
             path = os.path.abspath(location)
             return cls(pafs.LocalFileSystem(), path, f"file://{path}")
         uri = str(location).rstrip("/")
-        try:
-            filesystem, path = pafs.FileSystem.from_uri(_HADOOP_S3.sub("s3://", uri))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise OptionError(
-                f"{uri} cannot be opened: {error}. Give a local path, or a URI that both Spark and "
-                "pyarrow.fs.FileSystem.from_uri take."
-            ) from error
+        filesystem, path = opened(
+            _HADOOP_S3.sub("s3://", uri),
+            "Give a local path, or a URI that both Spark and pyarrow.fs.FileSystem.from_uri take.",
+            shown=uri,
+        )
         return cls(filesystem, path.rstrip("/"), uri)
 
     def __truediv__(self, name: str) -> Folder:
         return Folder(self._filesystem, f"{self._path}/{name}", f"{self.spark}/{name}")
+
+    @property
+    def shown(self) -> str:
+        """Its URI without passwords, for people to read."""
+        return without_secrets(self.spark)
 
     @property
     def name(self) -> str:
@@ -106,8 +111,7 @@ class Folder:
         except BaseException:
             target.remove()
             raise
-        with self._filesystem.open_output_stream(target._place(_COMMITTED)) as file:
-            file.write(json.dumps(made).encode())
+        target._write(_COMMITTED, made)
         if renames:
             # A folder without a note may be left here by a repair of the disk or by hand.
             self.remove()
@@ -119,15 +123,14 @@ class Folder:
         if (known := self._read(_OWNER)) is None:
             if any("=" in name for name in self.names()):
                 raise SinkError(
-                    f"{self.spark} has folders of batches, but it is not known whose. Give "
+                    f"{self.shown} has folders of batches, but it is not known whose. Give "
                     f"{what} a folder of its own."
                 )
             self._filesystem.create_dir(self._path, recursive=True)
-            with self._filesystem.open_output_stream(self._place(_OWNER)) as file:
-                file.write(json.dumps({"owner": owner}).encode())
+            self._write(_OWNER, {"owner": owner})
         elif known.get("owner") != owner:
             raise SinkError(
-                f"{self.spark} has the batches of another pipeline, or of another route of this "
+                f"{self.shown} has the batches of another pipeline, or of another route of this "
                 f"one, and batches are known by their numbers. Give {what} a folder of its own, or "
                 "go on with the checkpoint that the folder was written with."
             )
@@ -166,10 +169,36 @@ class Folder:
     def _read(self, name: str) -> Note | None:
         try:
             with self._filesystem.open_input_stream(self._place(name)) as file:
-                found: Note = json.loads(file.read())
+                found = json.loads(file.read())
+            if not isinstance(found, dict):
+                raise ValueError(f"it is a {type(found).__name__}")
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            if name == _COMMITTED:
+                # A put that was cut off: the folder is unfinished.
+                return None
+            raise SinkError(
+                f"{self.shown}/{name} is broken: {error}. It says whose folder this is. Restore it "
+                "from a copy, or give a folder of its own."
+            ) from error
+        version = found.pop(_FORMAT_FIELD, _FORMAT)
+        if version != _FORMAT:
+            raise SinkError(
+                f"{self.shown}/{name} has format {version}, but this semistream knows {_FORMAT}. "
+                "Go on with the semistream that wrote it, or upgrade."
+            )
         return found
+
+    def _write(self, name: str, content: Note) -> None:
+        """Write a small file. Where files can be renamed, it appears with its whole content."""
+        data = json.dumps({_FORMAT_FIELD: _FORMAT, **content}).encode()
+        renames = self._filesystem.type_name in _RENAMES
+        written = self._place(f".{name}.new" if renames else name)
+        with self._filesystem.open_output_stream(written) as file:
+            file.write(data)
+        if renames:
+            self._filesystem.move(written, self._place(name))
 
     def _place(self, name: str) -> str:
         return f"{self._path}/{name}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from semistream.errors import OptionError
+from semistream.relation.storage import without_secrets
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import REASON, Retry
 from semistream.spark.pipeline.sinks import ParquetSink, Sink, SinkLike, sink_of
@@ -87,12 +88,12 @@ class Outlets:
             place = Folder.at(sink.path).spark
             if place in places:
                 raise OptionError(
-                    f"{name}={place} is also {places[place]}=: the rows of one would be taken for "
-                    "the other's. Give each a folder of its own."
+                    f"{name}={without_secrets(place)} is also {places[place]}=: the rows of one "
+                    "would be taken for the other's. Give each a folder of its own."
                 )
             if f"{checkpoint.spark}/".startswith(f"{place}/"):
                 raise OptionError(
-                    f"checkpoint={checkpoint.spark} lies in {name}={place}, whose readers would "
-                    "take it for data. Give the checkpoint a folder elsewhere."
+                    f"checkpoint={checkpoint.shown} lies in {name}={without_secrets(place)}, whose "
+                    "readers would take it for data. Give the checkpoint a folder elsewhere."
                 )
             places[place] = name

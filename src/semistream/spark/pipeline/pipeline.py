@@ -295,7 +295,7 @@ class Pipeline:
         ran = last is not None and last.stream_batch is not None
         if ran and not (self._checkpoint / "offsets").names():
             raise CheckpointError(
-                f"{self._checkpoint.spark} has a batch log, but not Spark's offsets. Restore all "
+                f"{self._checkpoint.shown} has a batch log, but not Spark's offsets. Restore all "
                 "of the checkpoint from one backup, or begin with a new one."
             )
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from semistream.errors import CheckpointError
 from semistream.spark.pipeline.folders import Folder
 
 __all__ = ["QueueEntry", "TupleQueue", "rows_in"]
@@ -61,8 +62,15 @@ class TupleQueue:
 
     def entries(self) -> list[QueueEntry]:
         """All entries, in the order of the batches that put them here."""
-        found = map(QueueEntry.parse, self._folder.names())
-        return sorted(entry for entry in found if entry is not None)
+        names = self._folder.names()
+        found = {name: QueueEntry.parse(name) for name in names}
+        unknown = [name for name, entry in found.items() if entry is None and name[:8].isdigit()]
+        if unknown:
+            raise CheckpointError(
+                f"{self._folder.shown}/{unknown[0]} is not an entry as this semistream writes it: "
+                "a newer one did. Go on with that one, or upgrade."
+            )
+        return sorted(entry for entry in found.values() if entry is not None)
 
     def put(self, entry: QueueEntry, rows: Folder) -> None:
         """Move a folder of rows here as an entry, unless that is done."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, without_secrets
 from semistream.spark.pipeline.folders import Folder
 
 __all__ = ["CallableSink", "ParquetSink", "Sink", "SinkLike", "TableSink", "sink_of"]
@@ -56,6 +56,9 @@ class ParquetSink:
     batch_column: str = "batch"
     """The column in which readers see the number of the batch."""
 
+    def __repr__(self) -> str:
+        return f"ParquetSink({without_secrets(self.path)!r}, {self.batch_column!r})"
+
     def folder(self, batch: int) -> Folder:
         """The folder of a batch."""
         return Folder.at(self.path) / f"{self.batch_column}={batch}"
@@ -70,8 +73,8 @@ class ParquetSink:
         """Raise `OptionError` if a column has the name of the batch's number."""
         if self.batch_column.lower() in (name.lower() for name in columns):
             raise OptionError(
-                f"The rows for {self.path} have a column {self.batch_column!r}, which is also the "
-                "name of the batch's number there. Choose another: "
+                f"The rows for {without_secrets(self.path)} have a column {self.batch_column!r}, "
+                "which is also the name of the batch's number there. Choose another: "
                 "ss.ParquetSink(path, batch_column=…)."
             )
 
@@ -90,11 +93,17 @@ class TableSink:
     format: str = "delta"
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        place = self.table if self.path is None else without_secrets(self.path)
+        # The values of options may be keys and passwords.
+        return f"TableSink({place!r}, format={self.format!r}, options={sorted(self.options)})"
+
     def __post_init__(self) -> None:
         """Check that there is one place to write to."""
         if (self.table is None) == (self.path is None):
+            path = None if self.path is None else without_secrets(self.path)
             raise OptionError(
-                f"TableSink has table={self.table!r} and path={self.path!r}; give one of them."
+                f"TableSink has table={self.table!r} and path={path!r}; give one of them."
             )
 
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:

@@ -1,0 +1,11 @@
+"""All attacks by name. A new one is a module with an `ATTACK`, and a line here."""
+
+from __future__ import annotations
+
+from tests.chaos import damage, forgery, fuzz, logs, shed
+from tests.chaos.attack import Attack
+
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack
+    for attack in (damage.ATTACK, *forgery.ATTACKS, shed.ATTACK, logs.ATTACK, fuzz.ATTACK)
+}
