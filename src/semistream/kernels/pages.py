@@ -140,7 +140,7 @@ def code_of(field: Any, row: int) -> int:
 
 
 @kernel
-def _first_row(field: Any, start: int, stop: int, code: int) -> int:
+def first_row(field: Any, start: int, stop: int, code: int) -> int:
     """The first of a page's ascending rows start..stop whose code is not below `code`."""
     low, high = start, stop
     while low < high:
@@ -158,7 +158,7 @@ def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundR
     fields, page_rows, pages, page = desk.fields, desk.page_rows, desk.progress[PAGES], 0
     while page + 1 < pages and code_of(fields[page, layout.code], page_rows[page] - 1) < code:
         page += 1
-    row = _first_row(fields[page, layout.code], 0, page_rows[page], code)
+    row = first_row(fields[page, layout.code], 0, page_rows[page], code)
     used, count = found.used[GRANULES], found.used[ROWS]
     words = found.memory.view(np.int32)
     while True:

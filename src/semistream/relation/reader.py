@@ -58,7 +58,8 @@ class PageReader:
         """Reads begin and end at multiples of this."""
         self.pages = PageList(index.offset, index.length, index.checksum)
         """The pages, for kernels."""
-        self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
+        self.is_one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
+        """Whether all pages lie one behind the other in one file."""
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
         # Opened now, because an open file can still be read after a vacuum removes it.
@@ -131,7 +132,7 @@ class PageReader:
         self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.void]:
         """The reads for numbered runs of pages; each run goes to the beginning of a frame."""
-        if not self._one_stretch:
+        if not self.is_one_stretch:
             runs = zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True)
             found = [(*piece, n) for a, b, n in runs for piece in self._stretches(a, b)]
             table = np.array(found, np.int64).reshape(-1, 3)
@@ -160,6 +161,11 @@ class PageReader:
         read, self.bytes_read = self.bytes_read - before, before
         return read
 
+    def note(self, firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Compiled code has read these runs of pages, in this order."""
+        self.reads += len(firsts)
+        self.pages_read += int((stops - firsts).sum())
+
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)
@@ -168,7 +174,7 @@ class PageReader:
             raise self.corrupt(page, "its checksum is not the one that was written")
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
-        if self._one_stretch or stop == first + 1:
+        if self.is_one_stretch or stop == first + 1:
             return [(first, stop)]
         return self.index.stretches(first, stop)
 
