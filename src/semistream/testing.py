@@ -287,8 +287,7 @@ class PageReads:
             self.partitions.extend(tuple(range(first, stop)) for first, stop in runs)
             noted(reader, firsts, stops)
 
-        patches = {"fetch": fetch, "stretches": stretches, "note": note}
-        self._patch = mock.patch.multiple(PageReader, **patches)
+        self._patch = mock.patch.multiple(PageReader, fetch=fetch, stretches=stretches, note=note)
         self._patch.start()
         return self
 

@@ -73,11 +73,9 @@ def fared(
     """Partitions in reading order, all counters, and the result."""
     if algorithm in ("hybridjoin", "chybridjoin"):
         arguments = {"look_ups": 0} | arguments
-    engine = ss.engine(
-        master,
-        algorithm=algorithm,
-        **({"on": "id", "io": "unmapped", "how": "left", "clock": ManualClock()} | arguments),
-    )
+    defaults: dict[str, Any] = {"on": "id", "io": "unmapped", "how": "left"}
+    defaults["clock"] = ManualClock()
+    engine = ss.engine(master, algorithm=algorithm, **(defaults | arguments))
     with PageReads() as reads:
         found = checked_run(engine, stream)
     return reads.partitions, engine.metrics().counts(), found
@@ -118,6 +116,8 @@ def test_results_that_do_not_fit_a_piece_of_output_at_once(
     _, counts, found = fared(built, algorithm, stream, **sizes)
     with partition_by_partition():
         _, counts_before, found_before = fared(built, algorithm, stream, **sizes)
+    # Single partitions are read ahead, in rare cases in vain.
+    assert counts.pop("bytes_read") <= counts_before.pop("bytes_read")
     assert counts == counts_before
     assert_same_rows(found, found_before)
 

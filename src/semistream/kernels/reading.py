@@ -36,6 +36,10 @@ Several stretches can make one run of pages. Descriptor -1: compiled code cannot
 _pread: Any = types.ExternalFunction(
     "pread", types.intp(types.intc, types.intp, types.uintp, types.intp)
 )
+_posix_fadvise: Any = types.ExternalFunction(
+    "posix_fadvise", types.intc(types.intc, types.intp, types.intp, types.intc)
+)
+_WILL_NEED: Final = 3
 
 
 class PageList(NamedTuple):
@@ -93,3 +97,11 @@ def read_pages(
     size = (wanted + grain - 1) & -grain
     filled = _read(descriptor, position, wanted, size, frame, grain)
     return filled if filled > 0 and _intact(first, stop, frame - position, pages) else -1
+
+
+@kernel
+def announce_pages(descriptor: int, first: int, stop: int, pages: PageList) -> None:
+    """Let the operating system begin to read pages into its cache; the caller does not wait."""
+    begin = pages.offset[first]
+    size = pages.offset[stop - 1] + pages.length[stop - 1] - begin
+    _posix_fadvise(descriptor, begin, size, _WILL_NEED)

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from math import inf
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.kernels import CANDIDATE
+from semistream.kernels import step_state as state
 from semistream.kernels import steps as kernels
+from semistream.kernels.reading import PageList
 from semistream.kernels.results import Found
 from semistream.kernels.rows import FIELD
 from semistream.metrics import Recorder
@@ -38,6 +40,7 @@ from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
 Batches = Iterator[pa.RecordBatch]
+_Array = TypeVar("_Array", bound=NDArray[Any])
 
 _MOST_ITERATIONS: Final = 128
 _MOST_CANDIDATES: Final = 1024
@@ -79,16 +82,16 @@ class Steps:
         self._relation = _relation(master, shape, disk)
         pairs = output.pairs
         self._found = Found(pairs.tuples, np.zeros(len(pairs.tuples), np.int32), pairs.rows)
-        self._state = np.full(kernels.STATES, -1, np.int64)
-        self._state[[kernels.PHASE, kernels.TAKEN]] = 0
-        self._state[kernels.READ_UNTIL] = disk.read_until
-        self._counts = np.zeros(kernels.COUNTS, np.int64)
+        self._state = np.full(state.STATES, -1, np.int64)
+        self._state[[state.PHASE, state.TAKEN]] = 0
+        self._state[state.READ_UNTIL] = disk.read_until
+        self._counts = np.zeros(state.COUNTS, np.int64)
         self._read = np.zeros(_MOST_ITERATIONS, np.int64)
         self._candidates = np.zeros(_MOST_CANDIDATES if front is not None else 0, CANDIDATE)
 
     def step(self, stream: TupleSource) -> Batches:
         """Iterations until nothing waits, or many of them are done."""
-        self._state[kernels.IS_DRY] = 0
+        self._state[state.IS_DRY] = 0
         arrivals = stream.nothing
         self._arriving = self._prepared(arrivals)
         self._results.open(self._kept())
@@ -102,14 +105,14 @@ class Steps:
                 yield from self._send()
                 if stopped == kernels.NO_ARRIVALS:
                     arrivals = yield from self._next(stream)
-                    self._state[kernels.IS_DRY] = not len(arrivals.codes)
+                    self._state[state.IS_DRY] = not len(arrivals.codes)
                     self._arriving = self._prepared(arrivals)
                 self._results.open(self._kept())
         yield from self._send()
-        if left := len(arrivals.codes) - int(self._state[kernels.TAKEN]):
+        if left := len(arrivals.codes) - int(self._state[state.TAKEN]):
             stream.put_back(left)
-        self._recorder.iterations += int(self._counts[kernels.ITERATIONS]) - 1
-        self._counts[kernels.ITERATIONS] = 0
+        self._recorder.iterations += int(self._counts[state.ITERATIONS]) - 1
+        self._counts[state.ITERATIONS] = 0
 
     def _next(self, stream: TupleSource) -> Generator[pa.RecordBatch, None, Arrivals]:
         """The next arrivals; none when the stream pauses or ends."""
@@ -119,12 +122,12 @@ class Steps:
                 return arrivals
         return stream.nothing
 
-    def _prepared(self, arrivals: Arrivals) -> kernels.Arriving:
+    def _prepared(self, arrivals: Arrivals) -> state.Arriving:
         store = self._waiting.table.store
         self._columns, flags = store.arriving(arrivals.batch)
-        self._state[kernels.TAKEN] = 0
+        self._state[state.TAKEN] = 0
         kept = store.fixed_columns()
-        return kernels.Arriving(
+        return state.Arriving(
             arrivals.codes,
             np.array([column.ctypes.data for column in self._columns], np.int64),
             np.array([column.address for column in kept], np.int64),
@@ -135,7 +138,7 @@ class Steps:
 
     def _advance(self) -> int:
         recorder, front = self._recorder, self._front
-        step = kernels.Step(
+        step = state.Step(
             self._state,
             self._counts,
             recorder.processing.bins,
@@ -158,25 +161,25 @@ class Steps:
     def _count(self) -> None:
         """Hand what was counted to the recorder."""
         counts, recorder = self._counts.tolist(), self._recorder
-        reads, gone, lonely = (counts[i] for i in (kernels.READS, kernels.DELETES, kernels.LONELY))
+        reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
         if reads:
             self._disk.note_reads(self._read[:reads])
         recorder.partitions_read += reads
-        recorder.sequential_reads += counts[kernels.SEQUENTIAL]
-        recorder.pages_read += counts[kernels.PAGES]
-        recorder.bytes_read += counts[kernels.BYTES]
-        recorder.probes += counts[kernels.PROBES]
-        recorder.partition_probes += counts[kernels.PARTITION_PROBES]
-        recorder.matches += counts[kernels.MATCHES]
-        recorder.appends += counts[kernels.APPENDS]
+        recorder.sequential_reads += counts[state.SEQUENTIAL]
+        recorder.pages_read += counts[state.PAGES]
+        recorder.bytes_read += counts[state.BYTES]
+        recorder.probes += counts[state.PROBES]
+        recorder.partition_probes += counts[state.PARTITION_PROBES]
+        recorder.matches += counts[state.MATCHES]
+        recorder.appends += counts[state.APPENDS]
         recorder.deletes += gone
         recorder.joined += gone - lonely
         recorder.unmatched += lonely
-        recorder.processing.add_counted(counts[kernels.WAITED])
-        if counts[kernels.WAS_FULL]:
+        recorder.processing.add_counted(counts[state.WAITED])
+        if counts[state.WAS_FULL]:
             self._waiting.queue.was_full = True
         self._counts[:] = 0
-        self._counts[kernels.ITERATIONS] = counts[kernels.ITERATIONS]
+        self._counts[state.ITERATIONS] = counts[state.ITERATIONS]
 
     def _send(self) -> Batches:
         if len(self._results):
@@ -185,9 +188,9 @@ class Steps:
     def _offer(self) -> None:
         """Let the front stage see the partition under way, and time pass."""
         assert self._front is not None
-        found = int(self._state[kernels.CANDIDATES])
+        found = int(self._state[state.CANDIDATES])
         if found:
-            partition = self._disk.in_memory(int(self._state[kernels.PARTITION]))
+            partition = self._disk.in_memory(int(self._state[state.PARTITION]))
             self._front.offer_keys(partition, self._candidates[:found])
         else:
             self._front.pass_time()
@@ -201,23 +204,25 @@ class Steps:
 
     def _read_partition(self) -> None:
         """Read what compiled code cannot; the errors of the reader say what is wrong."""
-        number = int(self._state[kernels.PARTITION])
+        number = int(self._state[state.PARTITION])
         self._recorder.bytes_read += self._disk.fill(number)
-        self._state[kernels.IN_FRAME] = number
+        self._state[state.IN_FRAME] = number
 
     def _kept(self) -> list[KeptColumn]:
         table = self._waiting.table
         return table.store.all_columns(table.chains.nodes)
 
 
-def _relation(master: MasterTable, shape: JoinShape, disk: DiskBuffer) -> kernels.Relation:
+def _relation(master: MasterTable, shape: JoinShape, disk: DiskBuffer) -> state.Relation:
     index, stored, reader = master.pages, master.stored_schema, disk.reader
-    return kernels.Relation(
+    return state.Relation(
         first=_read_only(index.first),
         last=_read_only(index.last),
         rows=_read_only(index.rows),
         file=_read_only(index.file),
-        pages=type(reader.pages)(*map(_read_only, reader.pages)),
+        pages=PageList(
+            _read_only(index.offset), _read_only(index.length), _read_only(index.checksum)
+        ),
         descriptors=disk.descriptors,
         grain=reader.grain,
         per_partition=disk.per_partition,
@@ -248,8 +253,8 @@ def _pinned_fields(pinned: list[Partition], stored: pa.Schema) -> NDArray[np.voi
     return fields
 
 
-def _read_only(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def _read_only(array: _Array) -> _Array:
     """The same array, of one type for kernels whether it may be written or not."""
-    view = array.view()
+    view: Any = array.view()
     view.flags.writeable = False
-    return view
+    return cast(_Array, view)

@@ -22,7 +22,7 @@ from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
 from semistream.kernels import NODE, NONE, Chains, Links
-from semistream.kernels.steps import Waiting
+from semistream.kernels.step_state import Waiting
 from semistream.metrics import Recorder
 from semistream.parts.output import Pairs
 from semistream.parts.tuple_store import TupleLayout, TupleStore

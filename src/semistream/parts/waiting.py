@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import BudgetError
 from semistream.kernels import NONE, oldest_outside
-from semistream.kernels.steps import Waiting
+from semistream.kernels.step_state import Waiting
 from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
