@@ -131,6 +131,13 @@ def test_a_call_does_many_partitions(built: ss.MasterTable) -> None:
     assert len(reads) > 10 * advance.call_count
 
 
+def test_the_kernel_is_not_called_while_nothing_waits(built: ss.MasterTable) -> None:
+    stream = [pa.record_batch({"id": pa.array([None, None], pa.int64())})]
+    with mock.patch.object(steps, "advance", wraps=steps.advance) as advance:
+        fared(built, "hybridjoin", stream, memory="1MB")
+    assert not advance.called
+
+
 @pytest.mark.parametrize("io", ["unmapped", "direct"])
 def test_a_broken_page_is_named(tmp_path: Path, io: str) -> None:
     master = ss.MasterTable.from_arrow(master_rows(), tmp_path / "r", key="id", page_bytes=4096)

@@ -18,8 +18,6 @@ from semistream.parts.output import Output
 from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.tuple_store import KeptColumn, TupleStore
 
-_AT_LEAST = 1
-
 
 class ResultColumns:
     """Columns for one fragment at a time."""
@@ -40,18 +38,18 @@ class ResultColumns:
         self._numbers = np.full(len(self._fields), -1, np.int64)
         self._numbers[varying] = np.arange(len(varying))
         self._varying = len(varying)
+        self._tuples: list[pa.Buffer] = []
+        self._values: list[pa.Buffer] = []
+        self._pool: pa.Buffer = None
 
     def open(self, kept: list[KeptColumn]) -> Results:
         """Empty columns for as many rows as fit a fragment."""
         most = self._output.most_rows
         if self._varying > 1:
             # Their values are copied apart at the end: there are two of each then.
-            most = max(_AT_LEAST, most // 2)
+            most = max(1, most // 2)
         self._tuples = [_buffer(most * column.width) for column in kept]
-        # A boolean takes a byte until it is packed.
-        self._values = [
-            _buffer(most * (1 if width == 0 else max(width, 0))) for width in self._widths
-        ]
+        self._values = [_buffer(most * width) for width in self._row_widths]
         fixed = sum(buffer.size for buffer in (*self._tuples, *self._values))
         room = max(0, self._output.fragment_bytes - fixed) if self._varying else 0
         self._pool = _buffer(room + SPILL)
@@ -89,8 +87,16 @@ class ResultColumns:
         """Rows that were written."""
         return int(self.results.used[USED_ROWS])
 
-    def close(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The rows written, as stream tuples and master rows; the columns are theirs now."""
+    def close(self) -> tuple[pa.RecordBatch, pa.RecordBatch] | None:
+        """The rows written, as stream tuples and master rows; None if there are none.
+
+        The columns are theirs now, so nothing is held until `open`.
+        """
+        found = self._batches() if len(self) else None
+        self._tuples, self._values, self._pool = [], [], None
+        return found
+
+    def _batches(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         count = len(self)
         for buffer, width in zip(self._tuples, self.results.widths.tolist(), strict=True):
             buffer.resize(count * width, shrink_to_fit=True)

@@ -90,9 +90,17 @@ class Steps:
         self._candidates = np.zeros(_MOST_CANDIDATES if front is not None else 0, CANDIDATE)
 
     def step(self, stream: TupleSource) -> Batches:
-        """Iterations until nothing waits, or many of them are done."""
+        """Iterations until nothing waits, or many of them are done.
+
+        While nothing waits, as when other stages answer all tuples, the kernel is not even loaded.
+        """
         self._state[state.IS_DRY] = 0
         arrivals = stream.nothing
+        if self._waiting.free:
+            arrivals = yield from self._next(stream)
+            self._state[state.IS_DRY] = not len(arrivals.codes)
+        if not len(self._waiting) and not len(arrivals.codes):
+            return
         self._arriving = self._prepared(arrivals)
         self._results.open(self._kept())
         while (stopped := self._advance()) != kernels.FINISHED:
@@ -143,7 +151,7 @@ class Steps:
             self._counts,
             recorder.processing.bins,
             self._read,
-            inf if front is None else front.rule.threshold,
+            inf if front is None else float(front.rule.threshold),
             _ANY if front is None else front.next_tick - recorder.partitions_read,
             self._candidates,
             recorder.micros(),
@@ -182,8 +190,10 @@ class Steps:
         self._counts[state.ITERATIONS] = counts[state.ITERATIONS]
 
     def _send(self) -> Batches:
-        if len(self._results):
-            yield from self._output.matched(*self._results.close())
+        """Hand the results on; their memory is the output's then."""
+        found = self._results.close()
+        if found is not None:
+            yield from self._output.matched(*found)
 
     def _offer(self) -> None:
         """Let the front stage see the partition under way, and time pass."""
