@@ -280,7 +280,14 @@ class PageReads:
             self.partitions.extend(tuple(range(first, stop)) for first, stop in runs)
             return several(reader, firsts, stops, numbers)
 
-        self._patch = mock.patch.multiple(PageReader, fetch=fetch, stretches=stretches)
+        noted = PageReader.note
+
+        def note(reader: PageReader, firsts: Any, stops: Any) -> None:
+            runs = zip(firsts.tolist(), stops.tolist(), strict=True)
+            self.partitions.extend(tuple(range(first, stop)) for first, stop in runs)
+            noted(reader, firsts, stops)
+
+        self._patch = mock.patch.multiple(PageReader, fetch=fetch, stretches=stretches, note=note)
         self._patch.start()
         return self
 

@@ -34,6 +34,7 @@ from semistream.parts.rebalancer import Rebalancer, SlotOwner
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stage import Stage
+from semistream.parts.steps import Steps, can_step
 from semistream.parts.stream_buffer import StreamBuffer, TupleSource
 from semistream.parts.stream_table import StreamTable
 from semistream.parts.timed_stream import TimedStream
@@ -138,6 +139,18 @@ class Assembly:
         queue = ArrivalQueue(self.plan.stream_slots, self.budget.grant("arrival queue"))
         self._share_memory(table, queue, arrival_queue.BYTES_PER_SLOT)
         return WaitingTuples(self.shape, table, queue, self.output, self.recorder, self.front)
+
+    def steps(self, waiting: WaitingTuples) -> Steps | None:
+        """Whole steps in compiled code, where that can be; None to go partition by partition.
+
+        A pushed stream is asked for arrivals after each partition, as time passes.
+        """
+        if not isinstance(self.buffer, StreamBuffer) or self.look_ups is not None:
+            return None
+        if not can_step(self.master, self.shape, self.disk, waiting):
+            return None
+        parts = self.disk, waiting, self.output, self.recorder, self.front
+        return Steps(self.master, self.shape, *parts)
 
     def _fences(self) -> NDArray[np.int64]:
         """The first code of each partition, when the master is in key order; else nothing."""

@@ -32,6 +32,7 @@ from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.look_ups import LookUps
+from semistream.parts.steps import Steps
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
@@ -53,20 +54,30 @@ class HybridJoin:
         waiting: WaitingTuples,
         disk: DiskBuffer,
         look_ups: LookUps | None = None,
+        steps: Steps | None = None,
     ) -> None:
-        """From its parts; without `look_ups`, one look-up is done at a time."""
+        """From its parts; without `look_ups`, one look-up is done at a time.
+
+        With `steps`, compiled code does many such iterations in a call.
+        """
         self.stream = stream
         self.waiting = waiting
         self.disk = disk
         self._look_ups = look_ups
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.waiting(), assembly.disk, assembly.look_ups)
+        waiting = assembly.waiting()
+        steps = assembly.steps(waiting)
+        return cls(assembly.stream, waiting, assembly.disk, assembly.look_ups, steps)
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration of the outer loop; the numbers are the paper's lines."""
+        """One iteration of the outer loop, or many; the numbers are the paper's lines."""
+        if self._steps is not None:
+            yield from self._steps.step(self.stream)  # 3-15
+            return
         yield from self.waiting.fill(self.stream)  # 3-6
         if not len(self.waiting):
             return

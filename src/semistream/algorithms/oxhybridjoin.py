@@ -30,6 +30,7 @@ from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
+from semistream.parts.steps import Steps
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
@@ -47,13 +48,22 @@ class OptimisedXHybridJoin:
     )
 
     def __init__(
-        self, stream: TupleSource, front: FrontStage, waiting: WaitingTuples, disk: DiskBuffer
+        self,
+        stream: TupleSource,
+        front: FrontStage,
+        waiting: WaitingTuples,
+        disk: DiskBuffer,
+        steps: Steps | None = None,
     ) -> None:
-        """From its parts; `stream` gives the tuples that the front stage does not answer."""
+        """From its parts; `stream` gives the tuples that the front stage does not answer.
+
+        With `steps`, compiled code does many iterations in a call.
+        """
         self.stream = stream
         self.front = front
         self.waiting = waiting
         self.disk = disk
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
@@ -62,10 +72,14 @@ class OptimisedXHybridJoin:
         assert front is not None
         for number in range(assembly.plan.pinned_partitions):
             front.pin(assembly.disk.read(number))
-        return cls(assembly.stream, front, assembly.waiting(), assembly.disk)
+        waiting = assembly.waiting()
+        return cls(assembly.stream, front, waiting, assembly.disk, assembly.steps(waiting))
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration of the outer loop; the numbers are the paper's lines."""
+        """One iteration of the outer loop, or many; the numbers are the paper's lines."""
+        if self._steps is not None:
+            yield from self._steps.step(self.stream)  # 3-21
+            return
         yield from self.waiting.fill(self.stream)  # 3-11
         if not len(self.waiting):
             return

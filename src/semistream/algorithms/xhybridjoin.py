@@ -26,6 +26,7 @@ import pyarrow as pa
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.parts.disk_buffer import DiskBuffer
+from semistream.parts.steps import Steps
 from semistream.parts.stream_buffer import TupleSource
 from semistream.parts.waiting import WaitingTuples
 
@@ -41,19 +42,33 @@ class XHybridJoin:
         pinned_share=1 / 16,
     )
 
-    def __init__(self, stream: TupleSource, waiting: WaitingTuples, disk: DiskBuffer) -> None:
-        """From its parts; the pinned partitions are loaded (line 1)."""
+    def __init__(
+        self,
+        stream: TupleSource,
+        waiting: WaitingTuples,
+        disk: DiskBuffer,
+        steps: Steps | None = None,
+    ) -> None:
+        """From its parts; the pinned partitions are loaded (line 1).
+
+        With `steps`, compiled code does many iterations in a call.
+        """
         self.stream = stream
         self.waiting = waiting
         self.disk = disk
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.waiting(), assembly.disk)
+        waiting = assembly.waiting()
+        return cls(assembly.stream, waiting, assembly.disk, assembly.steps(waiting))
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration of the outer loop; the numbers are the paper's lines."""
+        """One iteration of the outer loop, or many; the numbers are the paper's lines."""
+        if self._steps is not None:
+            yield from self._steps.step(self.stream)  # 4-23
+            return
         yield from self.waiting.fill(self.stream)  # 4-7
         for pinned in self.disk.pinned:
             yield from self.waiting.probe(pinned)  # 8-14

@@ -134,15 +134,20 @@ def open_page(message: int, widths: NDArray[np.int64], fields: Any) -> int:
 
 
 @kernel
-def _is_sound(at: int, page: int, pages: PageList, layout: Layout) -> bool:
-    """Whether a page is what the index says; once per page, then it is known."""
+def is_sound(
+    at: int, page: int, pages: PageList, widths: NDArray[np.int64], column: int
+) -> bool:
+    """Whether a page is what the index says; once per page, then it is known.
+
+    `column` is the number of the code column.
+    """
     if pages.sound[page]:
         return True
-    widths, rows, found = layout.widths, int(pages.rows[page]), np.zeros(3, np.int64)
+    rows, found = int(pages.rows[page]), np.zeros(3, np.int64)
     if not sound_page(at, pages.length[page], rows, widths, found):
         return False
-    values = at + found[2] + load_8(at + found[1] + values_at(widths, layout.code))
-    wide = widths[layout.code] == 8
+    values = at + found[2] + load_8(at + found[1] + values_at(widths, column))
+    wide = widths[column] == 8
     if not sound_codes(values, wide, rows, pages.first[page], pages.last[page]):
         return False
     pages.sound[page] = 1
@@ -158,7 +163,7 @@ def code_of(field: Any, row: int) -> int:
 
 
 @kernel
-def _first_row(field: Any, start: int, stop: int, code: int) -> int:
+def first_row(field: Any, start: int, stop: int, code: int) -> int:
     """The first of a page's ascending rows start..stop whose code is not below `code`."""
     low, high = start, stop
     while low < high:
@@ -176,7 +181,7 @@ def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundR
     fields, page_rows, pages, page = desk.fields, desk.page_rows, desk.progress[PAGES], 0
     while page + 1 < pages and code_of(fields[page, layout.code], page_rows[page] - 1) < code:
         page += 1
-    row = _first_row(fields[page, layout.code], 0, page_rows[page], code)
+    row = first_row(fields[page, layout.code], 0, page_rows[page], code)
     used, count = found.used[GRANULES], found.used[ROWS]
     words = found.memory.view(np.int32)
     while True:
@@ -222,7 +227,7 @@ def _open_stretch(stretch: Any, pages: PageList, layout: Layout, desk: Desk) -> 
     for page in range(stretch.first, stretch.stop):
         at = desk.frame + stretch.place + pages.offset[page] - stretch.position
         opened = desk.progress[PAGES]
-        if not _is_sound(at, page, pages, layout):
+        if not is_sound(at, page, pages, layout.widths, layout.code):
             return False
         rows = open_page(at, layout.widths, desk.fields[opened])
         if rows < 0:

@@ -36,6 +36,10 @@ Several stretches can make one run of pages. Descriptor -1: compiled code cannot
 _pread: Any = types.ExternalFunction(
     "pread", types.intp(types.intc, types.intp, types.uintp, types.intp)
 )
+_posix_fadvise: Any = types.ExternalFunction(
+    "posix_fadvise", types.intc(types.intc, types.intp, types.intp, types.intc)
+)
+_WILL_NEED: Final = 3
 
 
 class PageList(NamedTuple):
@@ -52,22 +56,57 @@ class PageList(NamedTuple):
 
 
 @kernel
+def _read(descriptor: int, position: int, wanted: int, size: int, to: int, grain: int) -> int:
+    """Read `wanted` bytes, and up to `size`, to address `to`; returns how many, or -1."""
+    filled = 0
+    while filled < wanted:
+        # After a short direct read the next one must begin at an aligned place again.
+        at = filled & -grain
+        got = _pread(descriptor, to + at, size - at, position + at)
+        if got <= 0 or at + got <= filled:
+            return -1
+        filled = at + got
+    return filled
+
+
+@kernel
+def _intact(first: int, stop: int, base: int, pages: PageList) -> bool:
+    """Whether pages have their checksums; their file would begin at address `base`."""
+    for page in range(first, stop):
+        length = pages.length[page]
+        if length <= LONG or xxh3(base + pages.offset[page], length) != pages.checksum[page]:
+            return False
+    return True
+
+
+@kernel
 def read_stretch(stretch: Any, frame: int, grain: int, pages: PageList) -> int:
     """Read a stretch into the frame at address `frame` and check it; its bytes, or -1.
 
     -1 does not say why: whoever wants to know reads again, with the operating system's errors.
     """
-    filled = 0
-    while filled < stretch.wanted:
-        # After a short direct read the next one must begin at an aligned place again.
-        at = filled & -grain
-        to = frame + stretch.place + at
-        got = _pread(stretch.descriptor, to, stretch.size - at, stretch.position + at)
-        if got <= 0 or at + got <= filled:
-            return -1
-        filled = at + got
-    for page in range(stretch.first, stretch.stop):
-        at = frame + stretch.place + pages.offset[page] - stretch.position
-        if pages.length[page] <= LONG or xxh3(at, pages.length[page]) != pages.checksum[page]:
-            return -1
+    to = frame + stretch.place
+    filled = _read(stretch.descriptor, stretch.position, stretch.wanted, stretch.size, to, grain)
+    if filled < 0 or not _intact(stretch.first, stretch.stop, to - stretch.position, pages):
+        return -1
     return filled
+
+
+@kernel
+def read_pages(
+    descriptor: int, first: int, stop: int, frame: int, grain: int, pages: PageList
+) -> int:
+    """Read pages that lie one behind the other in a file to the beginning of a frame; as above."""
+    position = pages.offset[first] & -grain
+    wanted = pages.offset[stop - 1] + pages.length[stop - 1] - position
+    size = (wanted + grain - 1) & -grain
+    filled = _read(descriptor, position, wanted, size, frame, grain)
+    return filled if filled > 0 and _intact(first, stop, frame - position, pages) else -1
+
+
+@kernel
+def announce_pages(descriptor: int, first: int, stop: int, pages: PageList) -> None:
+    """Let the operating system begin to read pages into its cache; the caller does not wait."""
+    begin = pages.offset[first]
+    size = pages.offset[stop - 1] + pages.length[stop - 1] - begin
+    _posix_fadvise(descriptor, begin, size, _WILL_NEED)

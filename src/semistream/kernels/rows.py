@@ -104,6 +104,19 @@ def copy_bytes(to: int, at: int, length: int) -> None:
 
 
 @kernel
+def copy_value(to: int, at: int, width: int) -> None:
+    """Copy a value of fixed width."""
+    if width == 8:
+        copy_8(to, at)
+    elif width == 4:
+        copy_4(to, at)
+    elif width == 2:
+        copy_2(to, at)
+    else:
+        copy_bytes(to, at, width)
+
+
+@kernel
 def _put_value(field: Any, row: int, begin: int, end: int) -> int:
     """Copy one value into the row at address `begin`; returns where varying values now end."""
     to = begin + field.place
@@ -115,15 +128,7 @@ def _put_value(field: Any, row: int, begin: int, end: int) -> int:
         length = value_offset(field, row + 1) - at
         copy_bytes(begin + end, field.values + at, length)
         return end + length
-    at = field.values + (field.first + row) * field.width
-    if field.width == 8:
-        copy_8(to, at)
-    elif field.width == 4:
-        copy_4(to, at)
-    elif field.width == 2:
-        copy_2(to, at)
-    else:
-        copy_bytes(to, at, field.width)
+    copy_value(to, field.values + (field.first + row) * field.width, field.width)
     return end
 
 

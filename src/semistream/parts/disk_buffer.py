@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.budget import Grant
+from semistream.kernels.reading import STRETCH
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.relation import Frame, Locator, MasterTable
@@ -81,16 +82,19 @@ class DiskBuffer:
         self._shape = shape
         self._all_columns = master.stored_schema.names == shape.read_columns
         self._pages = master.pages
-        self._per_partition = partition_pages
+        self.per_partition = partition_pages
         self._recorder = recorder
         self.reader = master.reader(io)
         self._locator = master.locator(io)
         self._bytes_counted = self._index_pages_counted = 0
-        self._read_until = -1
+        self.read_until = -1
         grant.take(disk_bytes(master, partition_pages, pinned, frames))
         size = master.pages.frame_bytes(partition_pages)
         # Several pages are copied together when decoded: the copy takes a frame's place.
-        self._frames = cycle([Frame(size) for _ in range(frames if partition_pages == 1 else 1)])
+        all_frames = [Frame(size) for _ in range(frames if partition_pages == 1 else 1)]
+        self._frames = cycle(all_frames)
+        self.frame = all_frames[0]
+        """Where compiled code reads partitions to."""
         self._thread = ThreadPoolExecutor(1, "semistream-read-ahead")
         self._ahead: tuple[int, Frame, Future[None]] | None = None
         if self._locator is not None:
@@ -114,7 +118,7 @@ class DiskBuffer:
             self._count_index_pages(self._locator)
         if first > last:
             return range(0)
-        return range(first // self._per_partition, last // self._per_partition + 1)
+        return range(first // self.per_partition, last // self.per_partition + 1)
 
     def spans(self, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last page of each code; last below first when there is certainly none."""
@@ -150,18 +154,55 @@ class DiskBuffer:
             future = self._thread.submit(self.reader.fetch, first, count, frame)
             self._ahead = number, frame, future
 
+    @property
+    def readable_in_kernels(self) -> bool:
+        """Whether compiled code can read each partition with one read."""
+        one_read = self.per_partition == 1 or self.reader.is_one_stretch
+        return one_read and bool((self.descriptors[np.unique(self._pages.file)] >= 0).all())
+
+    @property
+    def descriptors(self) -> NDArray[np.int64]:
+        """The operating system's number of each file; -1 where compiled code cannot read it."""
+        found = np.full(len(self.reader.files.names), -1, np.int64)
+        for number, descriptor in self.reader.descriptors.items():
+            found[number] = descriptor
+        return found
+
+    def note_reads(self, numbers: NDArray[np.int64]) -> None:
+        """Compiled code has read these partitions, one after the other."""
+        firsts = numbers * self.per_partition
+        self.reader.note(firsts, np.minimum(firsts + self.per_partition, len(self._pages)))
+
+    def fill(self, number: int) -> int:
+        """Read a partition for compiled code, or raise what is wrong with it; returns the bytes."""
+        first, count = self._page_range(number)
+        stretch = np.zeros(1, STRETCH)
+        stretch["first"], stretch["stop"] = first, first + count
+        return self.reader.fill(stretch[0], self.frame)
+
+    def in_memory(self, number: int) -> Partition:
+        """The partition that is pinned, or that compiled code has read last."""
+        return (
+            self.pinned[number] if number < len(self.pinned) else self._decoded(number, self.frame)
+        )
+
     def _read(self, number: int, copy: bool = False) -> Partition:
         first, count = self._page_range(number)
-        pages = self.reader.decode(first, count, self._fetched(number))
+        partition = self._decoded(number, self._fetched(number), copy)
         recorder = self._recorder
         recorder.partitions_read += 1
-        recorder.sequential_reads += first == self._read_until
-        self._read_until = first + count
+        recorder.sequential_reads += first == self.read_until
+        self.read_until = first + count
         recorder.pages_read += count
         recorder.bytes_read += self.reader.bytes_read - self._bytes_counted
         self._bytes_counted = self.reader.bytes_read
+        return partition
+
+    def _decoded(self, number: int, frame: Frame, copy: bool = False) -> Partition:
+        first, count = self._page_range(number)
+        pages = self.reader.decode(first, count, frame)
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
-        if count == 1 and (copy or self._per_partition > 1):
+        if count == 1 and (copy or self.per_partition > 1):
             batch = batch.take(pa.array(np.arange(batch.num_rows)))
         codes = self._shape.row_codes(batch)
         if not self._all_columns:
@@ -175,8 +216,8 @@ class DiskBuffer:
         self._index_pages_counted = locator.pages_read
 
     def _page_range(self, number: int) -> tuple[int, int]:
-        first = number * self._per_partition
-        return first, min(self._per_partition, len(self._pages) - first)
+        first = number * self.per_partition
+        return first, min(self.per_partition, len(self._pages) - first)
 
     def _fetched(self, number: int) -> Frame:
         """The frame with the partition's bytes: read ahead, or read now."""

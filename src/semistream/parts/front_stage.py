@@ -58,7 +58,8 @@ class FrontStage:
         self._output = output
         self._recorder = recorder
         self._reads_per_tick = max(1, partitions // TICKS_PER_TURN)
-        self._next_tick = recorder.partitions_read + self._reads_per_tick
+        self.next_tick = recorder.partitions_read + self._reads_per_tick
+        """The number of partitions read at which time passes next."""
         self._ticks = 0
         self._evicted = 0
         self._victims: Slots = np.empty(0, np.int32)
@@ -70,7 +71,7 @@ class FrontStage:
 
     def restart(self) -> None:
         """Another stream begins: what is kept stays, the counters start from nothing."""
-        self._next_tick = self._reads_per_tick
+        self.next_tick = self._reads_per_tick
         self._looked_up = self._looked_up_at_tick = 0
         self._looked_up_before = self._hits_before = 0
 
@@ -221,8 +222,8 @@ class FrontStage:
 
     def pass_time(self) -> None:
         """Partitions have been read: a share of a turn may be over."""
-        if self._recorder.partitions_read >= self._next_tick:
-            self._next_tick = self._recorder.partitions_read + self._reads_per_tick
+        if self._recorder.partitions_read >= self.next_tick:
+            self.next_tick = self._recorder.partitions_read + self._reads_per_tick
             # While nothing arrives no key is asked for, which says nothing about the keys.
             if self._looked_up > self._looked_up_at_tick:
                 self._looked_up_at_tick = self._looked_up

@@ -68,7 +68,7 @@ class Output:
         """Lent to one probe at a time: what it finds is joined before the next begins."""
         self._shape = shape
         self._recorder = recorder
-        self._fragment_bytes = fragment_bytes
+        self.fragment_bytes = fragment_bytes
         self._widest_master_row = widest_master_row
         self._widest_tuple = 0
         self._staged: list[pa.RecordBatch] = []
@@ -84,10 +84,10 @@ class Output:
         """
         self._widest_tuple = max(self._widest_tuple, arrivals.widest)
         widest = self._widest_tuple + self._widest_master_row
-        if widest > self._fragment_bytes:
+        if widest > self.fragment_bytes:
             raise BudgetError(
                 f"A stream tuple and a master row together may take {widest:,} bytes, but a "
-                f"piece of output may take {self._fragment_bytes:,}: parts are sized by the "
+                f"piece of output may take {self.fragment_bytes:,}: parts are sized by the "
                 f"first batch. Give the join {32 * widest:,} bytes, or let the first batch have "
                 "a tuple as wide as any."
             )
@@ -100,7 +100,7 @@ class Output:
     def most_rows(self) -> int:
         """Rows that fit a fragment however wide they are."""
         widest = self._widest_tuple + self._widest_master_row
-        return max(1, self._fragment_bytes // max(widest, 1))
+        return max(1, self.fragment_bytes // max(widest, 1))
 
     def cuts(self, count: int, sizes: Callable[[], Sizes]) -> Iterator[tuple[int, int]]:
         """Cut pairs into runs that fit a fragment; `sizes` tells how wide their rows are."""
@@ -111,7 +111,7 @@ class Output:
         start = 0
         while start < count:
             base = int(ends[start - 1]) if start else 0
-            fits = int(np.searchsorted(ends, base + self._fragment_bytes, side="right"))
+            fits = int(np.searchsorted(ends, base + self.fragment_bytes, side="right"))
             stop = max(start + 1, fits)
             yield start, stop
             start = stop

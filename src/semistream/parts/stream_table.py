@@ -22,6 +22,7 @@ from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
 from semistream.kernels import NODE, NONE, Chains, Links
+from semistream.kernels.step_state import Waiting
 from semistream.metrics import Recorder
 from semistream.parts.output import Pairs
 from semistream.parts.tuple_store import TupleLayout, TupleStore
@@ -83,6 +84,11 @@ class StreamTable:
         if more < 0:
             self._grant.give(-more)
         self.capacity = capacity
+
+    def for_kernels(self, queue: Links) -> Waiting:
+        """The table with its queue, for kernels that do a whole step."""
+        chains, fences, bits = self.chains, self._fences, self._bits
+        return Waiting(chains, fences, bits, queue, self._removed, self._lonely)
 
     @property
     def clustered(self) -> bool:

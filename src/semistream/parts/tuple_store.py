@@ -7,6 +7,7 @@ heap. The key of an exact codec is not stored: it is the code, which the stream 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +57,14 @@ class TupleLayout:
         return float(sample.select(self.varying.names).nbytes) / float(sample.num_rows)
 
 
+class KeptColumn(NamedTuple):
+    """Where a column's values are, by slot: so many bytes each, so many apart."""
+
+    address: int
+    stride: int
+    width: int
+
+
 class TupleStore:
     """Columns by slot; put, gather and release in O(tuples)."""
 
@@ -69,8 +78,10 @@ class TupleStore:
         else:
             grant.take(capacity * layout.slot_bytes)
         self._values = {name: np.zeros(capacity, dtype) for name, dtype in layout.fixed.items()}
-        self._flags = np.full((capacity, layout.flag_bytes), 0xFF, np.uint8)
-        self._nulls_seen = False
+        self.flags = np.full((capacity, layout.flag_bytes), 0xFF, np.uint8)
+        """Which fixed columns of a slot are not null, a bit each."""
+        self.has_nulls = False
+        """Whether there ever was a null in one of them."""
         self._grant = grant
         self._capacity = capacity
 
@@ -87,15 +98,58 @@ class TupleStore:
 
     def put(self, slots: NDArray[np.int32], batch: pa.RecordBatch) -> None:
         """Keep the tuples of `batch` under `slots`."""
-        columns = [batch.column(name) for name in self._values]
-        for column, values in zip(columns, self._values.values(), strict=True):
-            values[slots] = values_of(column, values.dtype)
-        self._nulls_seen = self._nulls_seen or any(column.null_count for column in columns)
-        if self._nulls_seen:
-            valid = np.stack([valid_of(column) for column in columns], axis=1)
-            self._flags[slots] = np.packbits(valid, axis=1, bitorder="little")
+        arriving, flags = self.arriving(batch)
+        for column, values in zip(arriving, self._values.values(), strict=True):
+            values[slots] = column
+        if len(flags):
+            self.flags[slots] = flags
         if self._heap is not None:
             self._heap.put(slots, batch.select(self._layout.varying.names))
+
+    def arriving(self, batch: pa.RecordBatch) -> tuple[list[Values], NDArray[np.uint8]]:
+        """The fixed columns of a batch as they will be kept, and flags if there ever was a null."""
+        columns = [batch.column(name) for name in self._values]
+        dtypes = [values.dtype for values in self._values.values()]
+        found = [values_of(*each) for each in zip(columns, dtypes, strict=True)]
+        self.has_nulls = self.has_nulls or any(column.null_count for column in columns)
+        if not self.has_nulls:
+            return found, self.flags[:0]
+        valid = np.stack([valid_of(column) for column in columns], axis=1)
+        return found, np.packbits(valid, axis=1, bitorder="little")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all columns are of fixed width."""
+        return self._heap is None
+
+    def fixed_columns(self) -> list[KeptColumn]:
+        """Where the fixed columns are, in the order of `arriving`; valid until a resize."""
+        return [
+            KeptColumn(values.ctypes.data, values.itemsize, values.itemsize)
+            for values in self._values.values()
+        ]
+
+    def all_columns(self, nodes: NDArray[np.void]) -> list[KeptColumn]:
+        """The same for all columns of a flat store; `nodes`, by slot, begin with the codes."""
+        fixed = dict(zip(self._values, self.fixed_columns(), strict=True))
+        key = self._layout.key
+        if key is not None:
+            width = self._layout.schema.field(key).type.bit_width // 8
+            fixed[key] = KeptColumn(nodes.ctypes.data, nodes.itemsize, width)
+        return [fixed[name] for name in self._layout.schema.names]
+
+    def batch_of(
+        self, columns: list[pa.Buffer], flags: NDArray[np.uint8] | None, count: int
+    ) -> pa.RecordBatch:
+        """Tuples of a flat store, from copies of their columns and flags."""
+        arrays, places = [], {name: place for place, name in enumerate(self._values)}
+        for field, column in zip(self._layout.schema, columns, strict=True):
+            place, valid = places.get(field.name), None
+            if flags is not None and place is not None:
+                valid = _bit(flags[:, place // 8], place)
+            dtype = fixed_dtype(field.type)
+            arrays.append(array_of(np.frombuffer(column, dtype, count), field.type, valid))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._layout.schema)
 
     def gather(self, slots: NDArray[np.int32], codes: NDArray[np.int64]) -> pa.RecordBatch:
         """The tuples under `slots`, whose codes are `codes`, in that order."""
@@ -119,8 +173,8 @@ class TupleStore:
             self._grant.take(more)
         for values in self._values.values():
             values.resize(capacity, refcheck=False)
-        self._flags.resize((capacity, self._flags.shape[1]), refcheck=False)
-        self._flags[self._capacity :] = 0xFF
+        self.flags.resize((capacity, self.flags.shape[1]), refcheck=False)
+        self.flags[self._capacity :] = 0xFF
         if self._heap is not None:
             self._heap.resize(capacity, heap_bytes)
         if more < 0:
@@ -147,11 +201,15 @@ class TupleStore:
     def _fixed_column(self, field: pa.Field, slots: NDArray[np.int32]) -> pa.Array:
         values: Values = np.take(self._values[field.name], slots)
         valid = None
-        if self._nulls_seen:
+        if self.has_nulls:
             place = list(self._values).index(field.name)
-            flags = np.take(self._flags[:, place // 8], slots)
-            valid = (flags >> np.uint8(place % 8)) & np.uint8(1) != 0
+            valid = _bit(np.take(self.flags[:, place // 8], slots), place)
         return array_of(values, field.type, valid)
+
+
+def _bit(flags: NDArray[np.uint8], place: int) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = (flags >> np.uint8(place % 8)) & np.uint8(1) != 0
+    return valid
 
 
 def _key_column(codes: NDArray[np.int64], kind: pa.DataType) -> pa.Array:

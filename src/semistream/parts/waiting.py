@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from semistream.errors import BudgetError
 from semistream.kernels import NONE, oldest_outside
+from semistream.kernels.step_state import Waiting
 from semistream.metrics import Recorder
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
@@ -126,6 +127,11 @@ class WaitingTuples:
     def __len__(self) -> int:
         """How many tuples wait."""
         return len(self.queue)
+
+    @property
+    def for_kernels(self) -> Waiting:
+        """Table and queue for kernels that do a whole step."""
+        return self.table.for_kernels(self.queue.links)
 
     @property
     def free(self) -> int:

@@ -97,7 +97,8 @@ class PageReader:
             known.followed,
         )
         """The pages, for kernels."""
-        self._one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
+        self.is_one_stretch = len(index) > 0 and len(index.stretches(0, len(index))) == 1
+        """Whether all pages lie one behind the other in one file."""
         self._open: OrderedDict[int, PageSource] = OrderedDict()
         self._finalizer = weakref.finalize(self, _close_all, self._open)
         self._most_open = min(_MOST_OPEN, max(1, _allowed_files() // _DESCRIPTOR_SHARE))
@@ -173,7 +174,7 @@ class PageReader:
         self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.void]:
         """The reads for numbered runs of pages; each run goes to the beginning of a frame."""
-        if not self._one_stretch:
+        if not self.is_one_stretch:
             runs = zip(firsts.tolist(), stops.tolist(), numbers.tolist(), strict=True)
             found = [(*piece, n) for a, b, n in runs for piece in self._stretches(a, b)]
             table = np.array(found, np.int64).reshape(-1, 3)
@@ -208,6 +209,11 @@ class PageReader:
         page = next((page for page in pages if not self.pages.sound[page]), pages.start)
         return self.corrupt(page, "its content is not what its index says")
 
+    def note(self, firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Compiled code has read these runs of pages, in this order."""
+        self.reads += len(firsts)
+        self.pages_read += int((stops - firsts).sum())
+
     def _check(self, page: int, base: int, frame: Frame) -> None:
         """Raise unless the page is intact. The frame's byte `base` is the beginning of the file."""
         begin = base + self.index.offset.item(page)
@@ -224,7 +230,7 @@ class PageReader:
         self._decoded[page] = True
 
     def _stretches(self, first: int, stop: int) -> list[tuple[int, int]]:
-        if self._one_stretch or stop == first + 1:
+        if self.is_one_stretch or stop == first + 1:
             return [(first, stop)]
         return self.index.stretches(first, stop)
 

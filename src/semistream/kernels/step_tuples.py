@@ -1,0 +1,112 @@
+"""Tuples that begin and cease to wait in the course of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semistream.kernels.chains import insert, remove_codes, remove_ranges
+from semistream.kernels.compiling import kernel
+from semistream.kernels.queue import FREE_COUNT, append, unlink
+from semistream.kernels.results import USED_ROWS, Results, put_unmatched, scatter
+from semistream.kernels.settling import settled_codes
+from semistream.kernels.step_state import (
+    APPENDS,
+    DELETES,
+    LONELY,
+    REMOVED,
+    TAKEN,
+    WAITED,
+    WANTED,
+    WAS_FULL,
+    Arriving,
+    Relation,
+    Step,
+    Waiting,
+    page_range,
+)
+from semistream.kernels.times import finish
+
+Numbers = NDArray[np.int32]
+
+
+@kernel
+def take_in(waiting: Waiting, arriving: Arriving, step: Step) -> None:
+    """Put arrivals into free slots, as many as there are of both."""
+    state, ends = step.state, waiting.queue.ends
+    while True:
+        at = state[TAKEN]
+        count = min(min(ends[FREE_COUNT], len(arriving.codes) - at), len(waiting.slots))
+        if count == 0:
+            break
+        slots = waiting.slots[:count]
+        append(waiting.queue, slots)
+        codes = arriving.codes[at : at + count]
+        insert(waiting.chains, waiting.fences, waiting.bits, codes, slots, step.now)
+        for j in range(len(arriving.widths)):
+            width = arriving.widths[j]
+            scatter(arriving.columns[j] + at * width, width, slots, arriving.kept[j])
+        if len(arriving.flags):
+            for i in range(count):
+                for k in range(arriving.flags.shape[1]):
+                    arriving.kept_flags[slots[i], k] = arriving.flags[at + i, k]
+        state[TAKEN] = at + count
+        step.counts[APPENDS] += count
+        if ends[FREE_COUNT] == 0:
+            step.counts[WAS_FULL] = 1
+
+
+@kernel
+def _let_go(waiting: Waiting, results: Results, step: Step, slots: Numbers) -> None:
+    """Tuples that are out of the table are done; there is room for all of them as results."""
+    counts, nodes = step.counts, waiting.chains.nodes
+    unlink(waiting.queue, slots)
+    lonely, waited = finish(nodes, slots, step.now, step.histogram, waiting.lonely)
+    counts[DELETES] += len(slots)
+    counts[LONELY] += lonely
+    counts[WAITED] += waited
+    if results.has_unmatched:
+        put_unmatched(results, waiting.lonely[:lonely])
+
+
+@kernel
+def _room(waiting: Waiting, results: Results) -> int:
+    """How many tuples may be let go of at once: unmatched ones may have to go out."""
+    most = len(waiting.slots)
+    return min(most, results.most - results.used[USED_ROWS]) if results.has_unmatched else most
+
+
+@kernel
+def remove_settled(
+    waiting: Waiting, relation: Relation, results: Results, step: Step, partition: int
+) -> bool:
+    """Let go of the tuples that a partition settles; False if there is no room."""
+    state = step.state
+    begin, stop = page_range(relation, partition)
+    low, high = settled_codes(relation.first, relation.last, begin, stop)
+    regions = np.array([partition], np.int64)
+    lows, highs = np.array([low], np.int64), np.array([high], np.int64)
+    done = state[REMOVED : REMOVED + 1]
+    while done[0] == 0:
+        room = _room(waiting, results)
+        if room == 0:
+            return False
+        slots = waiting.slots[:room]
+        count = remove_ranges(waiting.chains, waiting.bits, regions, lows, highs, done, slots)
+        _let_go(waiting, results, step, slots[:count])
+    return True
+
+
+@kernel
+def settle(waiting: Waiting, results: Results, step: Step) -> bool:
+    """Let go of the tuples of the code looked up; False if there is no room."""
+    codes = np.array([step.state[WANTED]], np.int64)
+    while True:
+        room = _room(waiting, results)
+        if room == 0:
+            return False
+        slots = waiting.slots[:room]
+        count = remove_codes(waiting.chains, waiting.fences, waiting.bits, codes, slots)
+        _let_go(waiting, results, step, slots[:count])
+        if count < room:
+            return True
