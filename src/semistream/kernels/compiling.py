@@ -1,15 +1,90 @@
-"""How the kernels are compiled: cached on disk, and without the GIL."""
+"""How the kernels are compiled: on first use, without the GIL, and once for all processes.
+
+What is compiled is kept on disk by Numba. Two things are done differently here:
+
+- Before Numba loads a kernel from disk it gets ready to compile, which takes longer than all the
+  loading and as much memory as a small budget. Here it gets ready when there is something to
+  compile.
+- Workers start together and want the same kernels. The first compiles; the others wait for it,
+  and load.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import zlib
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-import numba
+from numba.core.caching import FunctionCache
+from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_LOCK_FILE: Final = "compiling.lock"
+_locks: Final[dict[str, int]] = {}
+"""The open lock file of each folder. To close one would give up all of its locks."""
+
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` with caching and without the GIL, keeping its type."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    """Compile `function` when it is first called, keeping its type."""
+    compiled = _Kernel(function, targetoptions={"nopython": True, "nogil": True})
+    compiled.enable_caching()
+    return cast(_Function, compiled)
+
+
+class _Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A function of Numba's, compiled by one process at a time."""
+
+    def enable_caching(self) -> None:
+        self._cache = _KernelCache(self.py_func)
+
+    def compile(self, sig: Any) -> Any:
+        try:
+            return super().compile(sig)
+        finally:
+            self._cache.unlock()
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """What is on disk of a kernel. After a miss it stays locked for whoever compiles now."""
+
+    _held: tuple[int, int] | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        found = self._load_overload(sig, target_context)
+        if found is None and self._held is None:
+            self._lock()
+            found = self._load_overload(sig, target_context)
+        if found is None:
+            target_context.refresh()
+        return found
+
+    def _lock(self) -> None:
+        """Wait until no other process compiles this kernel; do not, where files have no locks."""
+        function = self._py_func
+        place = zlib.crc32(f"{function.__module__}.{function.__qualname__}".encode())
+        try:
+            lock = _opened(self.cache_path)
+            fcntl.lockf(lock, fcntl.LOCK_EX, 1, place)
+        except OSError:
+            return
+        self._held = lock, place
+
+    def unlock(self) -> None:
+        """Let another process have it."""
+        if self._held is not None:
+            lock, place = self._held
+            self._held = None
+            fcntl.lockf(lock, fcntl.LOCK_UN, 1, place)
+
+
+def _opened(folder: str) -> int:
+    if folder not in _locks:
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, _LOCK_FILE)
+        _locks[folder] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return _locks[folder]

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.join_shape import JoinShape
@@ -162,7 +163,7 @@ class DiskBuffer:
         self._bytes_counted = self.reader.bytes_read
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
         if count == 1 and (copy or self._per_partition > 1):
-            batch = batch.take(pa.array(np.arange(batch.num_rows)))
+            batch = batch.take(to_arrow(np.arange(batch.num_rows)))
         codes = self._shape.row_codes(batch)
         if not self._all_columns:
             batch = batch.select(self._shape.read_columns)

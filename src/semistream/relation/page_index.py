@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.errors import InternalError, MasterFormatError
 from semistream.kernels.settling import settled_by_runs, settled_codes
 from semistream.keys import Codes
@@ -137,7 +138,7 @@ class PageIndex:
 
     def to_bytes(self) -> bytes:
         """The index as an Arrow IPC file, a row per page."""
-        batch = pa.record_batch({name: pa.array(getattr(self, name)) for name in _DTYPES})
+        batch = pa.record_batch({name: to_arrow(getattr(self, name)) for name in _DTYPES})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -147,8 +148,8 @@ class PageIndex:
     @classmethod
     def from_bytes(cls, data: bytes) -> PageIndex:
         """The index that `to_bytes` has written."""
-        table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
-        return cls(**{name: table.column(name).to_numpy() for name in _DTYPES})
+        batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
+        return cls(**{name: to_numpy(batch.column(name)) for name in _DTYPES})
 
     @classmethod
     def load(cls, storage: Storage, name: str, checksum: str) -> PageIndex:
