@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
+from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
@@ -30,7 +31,8 @@ _locks: Final[dict[str, int]] = {}
 
 def kernel(function: _Function) -> _Function:
     """Compile `function` when it is first called, keeping its type."""
-    compiled = _Kernel(function, targetoptions={"nopython": True, "nogil": True})
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
+    compiled = _Kernel(function, targetoptions=options)
     compiled.enable_caching()
     return cast(_Function, compiled)
 
@@ -41,7 +43,13 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
     def enable_caching(self) -> None:
         self._cache = _KernelCache(self.py_func)
 
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """For a call by another kernel: integers of all sorts are int64, so that one will do."""
+        named = {name: _widened(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(_widened(kind) for kind in args), named)
+
     def compile(self, sig: Any) -> Any:
+        """Called once for each combination of types."""
         try:
             return super().compile(sig)
         finally:
@@ -80,6 +88,13 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
             lock, place = self._held
             self._held = None
             fcntl.lockf(lock, fcntl.LOCK_UN, 1, place)
+
+
+def _widened(kind: Any) -> Any:
+    """The type of an argument; constants and small signed integers count as int64."""
+    kind = types.unliteral(kind)
+    is_small = isinstance(kind, types.Integer) and kind.signed
+    return types.int64 if is_small else kind
 
 
 def _opened(folder: str) -> int:

@@ -74,9 +74,11 @@ def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
         if code < before:
             return False
         before = code
-    if index.places[2] == 0:
-        index.places[:] = found
-    alike = (index.places == found).all()
+    places, alike = index.places, True
+    if places[2] == 0:
+        places[0], places[1], places[2] = found[0], found[1], found[2]
+    for k in range(3):
+        alike = alike and places[k] == found[k]
     index.state[page] |= CHECKED if alike else CHECKED | UNLIKE
     return True
 
