@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, cast
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -37,11 +37,12 @@ def kernel(function: _Function) -> _Function:
     return cast(_Function, compiled)
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
+class _Kernel(CPUDispatcher):
     """A function of Numba's, compiled by one process at a time."""
 
     def enable_caching(self) -> None:
-        self._cache = _KernelCache(self.py_func)
+        cache: Any = _KernelCache
+        self._cache = cache(self.py_func)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """For a call by another kernel: integers of all sorts are int64, so that one will do."""
@@ -56,17 +57,18 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
             self._cache.unlock()
 
 
-class _KernelCache(FunctionCache):  # type: ignore[misc]
+class _KernelCache(FunctionCache):
     """What is on disk of a kernel. After a miss it stays locked for whoever compiles now."""
 
     _held: tuple[int, int] | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        load: Any = self._load_overload
         rtsys.initialize(target_context)
-        found = self._load_overload(sig, target_context)
-        if found is None and self._held is None:
+        found = load(sig, target_context)
+        if found is None:
             self._lock()
-            found = self._load_overload(sig, target_context)
+            found = load(sig, target_context)
         if found is None:
             target_context.refresh()
         return found
@@ -92,9 +94,9 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 
 def _widened(kind: Any) -> Any:
     """The type of an argument; constants and small signed integers count as int64."""
-    kind = types.unliteral(kind)
-    is_small = isinstance(kind, types.Integer) and kind.signed
-    return types.int64 if is_small else kind
+    unliteral: Any = types.unliteral
+    plain = unliteral(kind)
+    return types.int64 if plain in types.signed_domain else plain
 
 
 def _opened(folder: str) -> int:

@@ -43,8 +43,9 @@ def values_of(array: pa.Array, dtype: np.dtype[np.generic]) -> Values:
 
 def array_of(values: Values, kind: pa.DataType, valid: NDArray[np.bool_] | None) -> pa.Array:
     """An Arrow column over `values`, which it takes over."""
-    is_bool = values.dtype == np.bool_
-    data = np.packbits(values, bitorder="little") if is_bool else values.view(np.uint8)
+    data = values.view(np.uint8)
+    if values.dtype == np.bool_:
+        data = np.packbits(data, bitorder="little")
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(data)])
 
