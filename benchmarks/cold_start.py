@@ -135,12 +135,12 @@ def measured(folder: Path, join: tuple[str, str, str], repeat: int, show: bool) 
     names = ("imports", "first_join", "again", "processor", "memory_mib")
     warm = {name: round(statistics.median(run[name] for run in runs), 3) for name in names}
     until = statistics.median(run["imports"] + run["first_join"] - run["again"] for run in runs)
-    took = sum(cold["compile"].values())
     print(
         f"{kind:8} {algorithm:12} {io:9} imports {warm['imports']:.2f} s, first join "
         f"{warm['first_join']:.2f} s, again {warm['again']:.2f} s; processor "
         f"{warm['processor']:.2f} s; {warm['memory_mib']:.0f} MiB; cold "
-        f"{cold['first_join']:.1f} s, {took:.1f} s of it in {len(cold['compile'])} kernels"
+        f"{cold['first_join']:.1f} s, processor {cold['processor']:.1f} s, for "
+        f"{len(cold['compile'])} kernels"
     )
     if show:
         for name, seconds in sorted(cold["compile"].items(), key=lambda pair: -pair[1]):
@@ -150,7 +150,7 @@ def measured(folder: Path, join: tuple[str, str, str], repeat: int, show: bool) 
         "algorithm": algorithm,
         "io": io,
         "warm": warm | {"start": round(until, 3)},
-        "cold_first_join": round(cold["first_join"], 2),
+        "cold": {name: round(cold[name], 3) for name in names},
         "compile": {name: round(seconds, 3) for name, seconds in cold["compile"].items()},
     }
 
