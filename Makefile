@@ -66,4 +66,5 @@ $(STAMP): pyproject.toml
 	       "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/semistream compile
 	@touch $@

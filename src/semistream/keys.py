@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_numpy
 from semistream.errors import KeyColumnError, KeyTypeError
 from semistream.key_casts import cast_bytes, cast_decimal, cast_integer, cast_ticks
 from semistream.key_hash import combine, hash_fixed, hash_values, hash_variable
@@ -113,7 +114,7 @@ class KeyCodec:
         same = pc.equal(left[0], right[0])
         for i in range(1, len(left)):
             same = pc.and_(same, pc.equal(left[i], right[i]))
-        result: NDArray[np.bool_] = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        result: NDArray[np.bool_] = to_numpy(same) & to_numpy(same.is_valid())
         return result
 
     def _check_count(self, count: int) -> None:

@@ -81,7 +81,7 @@ def test_totals_name_the_routes_that_were_taken() -> None:
     counts = Counts(source=1000, joined=900, unmatched=80, rejected=20)
     status = Status("p", "running", None, 4, 1, Counts(), counts, 1.0, 80, 0)
     assert totals(status) == (
-        "5 batches, 1,000 tuples, 900 joined, 80 unmatched, 20 rejected; 80 wait."
+        "1,000 tuples up to batch 4, 900 joined, 80 unmatched, 20 rejected; 80 wait."
     )
     nothing = Status("p", "running", None, None, None, Counts(), Counts(), 0.0, 0, 0)
     assert totals(nothing) == "No batch yet."

@@ -29,6 +29,7 @@ from semistream.algorithms.planner import (
 )
 from semistream.algorithms.registry import AUTO, BY_NAME, Algorithm
 from semistream.algorithms.sections import Sections
+from semistream.arrow_arrays import no_rows
 from semistream.budget import MemoryBudget, parse_memory
 from semistream.errors import InternalError, OptionError, StreamSchemaError
 from semistream.metrics import Clock, Metrics, Recorder
@@ -170,7 +171,7 @@ class Engine:
 
         Only a stream's tuples show how wide they are, so a budget may still prove too small.
         """
-        self.planned(pa.RecordBatch.from_pylist([], schema))
+        self.planned(no_rows(schema))
         return self._shape_of(schema)
 
     def planned(self, first: pa.RecordBatch) -> JoinPlan:

@@ -17,6 +17,7 @@ from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.registry import Algorithm
 from semistream.algorithms.sections import Sections
 from semistream.algorithms.timed_driver import TimedDriver
+from semistream.arrow_arrays import no_rows
 from semistream.budget import Grant
 from semistream.errors import StreamSchemaError
 from semistream.metrics import Recorder
@@ -155,7 +156,7 @@ class TimedFeed:
         if self._arrivals.next is not None:
             return self._arrivals.next.batch
         if self._file is not None and len(self._file):
-            return pa.RecordBatch.from_pylist([], self._file.schema)
+            return no_rows(self._file.schema)
         return None
 
     def buffer(

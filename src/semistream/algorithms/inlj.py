@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
+from semistream.arrow_arrays import to_arrow
 from semistream.kernels import match_codes
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
@@ -109,7 +110,7 @@ class IndexNestedLoopJoin:
         recorder.unmatched += lonely
         recorder.processing.add(recorder.clock() - started, len(missed))
         if lonely:
-            yield from self._output.unmatched(arrivals.batch.filter(pa.array(missed)))
+            yield from self._output.unmatched(arrivals.batch.filter(to_arrow(missed)))
 
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]
@@ -136,7 +137,7 @@ class IndexNestedLoopJoin:
         if staged is None:
             return
         tuples, master = staged
-        stream = arrivals.batch.take(pa.array(tuples))
+        stream = arrivals.batch.take(to_arrow(tuples))
         stream, master, tuples = self._shape.true_pairs(stream, master, tuples)
         missed[tuples] = False
         self._recorder.matches += len(tuples)

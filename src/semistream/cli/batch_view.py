@@ -125,11 +125,8 @@ def totals(status: Status) -> str:
     if status.batch is None:
         return "No batch yet."
     counts = status.totals
-    parts = [
-        f"{status.batch + 1:,} {'batches' if status.batch else 'batch'}",
-        f"{counts.source:,} tuples",
-        f"{counts.joined:,} joined",
-    ]
+    # Not a count of batches: one without tuples is counted by the pipeline, but not shown above.
+    parts = [f"{counts.source:,} tuples up to batch {status.batch:,}", f"{counts.joined:,} joined"]
     for name in ("unmatched", "deferred", "rejected", "expired"):
         if getattr(counts, name):
             parts.append(f"{getattr(counts, name):,} {name}")

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 
 from semistream.cli.batch_view import totals
+from semistream.cli.compiling import compiled_meanwhile
 from semistream.cli.demo_comparison import BATCH_ROWS, compared
 from semistream.cli.frames import spark_errors, spark_session
 from semistream.cli.report import INTERRUPTED, MIB, output, reported, side
@@ -93,10 +94,10 @@ def demo(
     with reported(console), _folder(keep) as folder, spark_errors("demo"):
         tasks = min(os.cpu_count() or 2, 4)
         scene = _Scene(folder, products, rate, seconds, share, seed, tasks)
-        # A plain line: while the log is redirected, a spinner would go to the log too.
-        console.print("Starting Spark …", style="dim")
+        console.print("Starting Spark, and compiling if it is the first time …", style="dim")
         settings = {"spark.sql.shuffle.partitions": str(tasks)}
-        spark = spark_session(log=folder / "spark.log", **settings)
+        with compiled_meanwhile(console, ("integer",)):
+            spark = spark_session(log=folder / "spark.log", **settings)
         master = _built(scene, spark, out, console)
         _streamed(scene, spark, master, out, console)
         with console.status("The same join, here and by Spark itself"):
@@ -153,7 +154,7 @@ def _streamed(
 ) -> None:
     """Join the stream and write the result to the warehouse."""
     metrics = scene.folder / "metrics.jsonl"
-    with console.status("Starting Python workers and compiling, before sales arrive"):
+    with console.status("Starting Python workers, before sales arrive"):
         _warm(scene, spark, master)
     pipeline = _pipeline(scene, spark, master, metrics)
     was_stopped = follow(pipeline, metrics, console, lambda now: now.totals.source >= scene.tuples)

@@ -67,9 +67,11 @@ def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
     values, wide = at + found[2] + load_8(buffer), widths[columns.code] == 8
     if not sound_codes(values, wide, rows, index.first[page], index.last[page]):
         return False
-    if index.places[2] == 0:
-        index.places[:] = found
-    alike = (index.places == found).all()
+    places, alike = index.places, True
+    if places[2] == 0:
+        places[0], places[1], places[2] = found[0], found[1], found[2]
+    for k in range(3):
+        alike = alike and places[k] == found[k]
     index.state[page] |= CHECKED if alike else CHECKED | UNLIKE
     return True
 

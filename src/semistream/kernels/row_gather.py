@@ -177,7 +177,9 @@ def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target
         for k in range(size):
             page, row = pages[begin + k], int(rows[begin + k])
             if k and page == pages[begin + k - 1]:
-                values[k], offsets[k], nulls[k] = values[k - 1], offsets[k - 1], nulls[k - 1]
+                for j in range(len(columns)):
+                    values[k, j], offsets[k, j] = values[k - 1, j], offsets[k - 1, j]
+                    nulls[k, j] = nulls[k - 1, j]
             else:
                 message, rows_there = base[file[page]] + offset[page], int(page_rows[page])
                 if not _open_page(

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_numpy
+
 Values = NDArray[np.generic]
 
 
@@ -32,7 +34,7 @@ def fixed_dtype(kind: pa.DataType) -> np.dtype[np.generic] | None:
 def values_of(array: pa.Array, dtype: np.dtype[np.generic]) -> Values:
     """The column's values as a NumPy view (booleans are unpacked). Null slots hold anything."""
     if pa.types.is_boolean(array.type):
-        return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False))
+        return to_numpy(array)
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), dtype)
@@ -41,14 +43,13 @@ def values_of(array: pa.Array, dtype: np.dtype[np.generic]) -> Values:
 
 def array_of(values: Values, kind: pa.DataType, valid: NDArray[np.bool_] | None) -> pa.Array:
     """An Arrow column over `values`, which it takes over."""
+    data = values.view(np.uint8)
     if values.dtype == np.bool_:
-        return pa.array(values, kind, mask=None if valid is None else ~valid)
-    bitmap = None
-    if valid is not None:
-        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values.view(np.uint8))])
+        data = np.packbits(data, bitorder="little")
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(data)])
 
 
 def valid_of(array: pa.Array) -> NDArray[np.bool_]:
     """Which values are not null."""
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+    return to_numpy(array.is_valid())

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
 from semistream.kernels.reading import STRETCH
 from semistream.metrics import Recorder
@@ -203,7 +204,7 @@ class DiskBuffer:
         pages = self.reader.decode(first, count, frame)
         batch = pages[0] if count == 1 else pa.concat_batches(pages)
         if count == 1 and (copy or self.per_partition > 1):
-            batch = batch.take(pa.array(np.arange(batch.num_rows)))
+            batch = batch.take(to_arrow(np.arange(batch.num_rows)))
         codes = self._shape.row_codes(batch)
         if not self._all_columns:
             batch = batch.select(self._shape.read_columns)

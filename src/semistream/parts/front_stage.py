@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream import kernels
+from semistream.arrow_arrays import to_arrow
 from semistream.kernels import CANDIDATE
 from semistream.metrics import Recorder
 from semistream.parts.admission import TICKS_PER_TURN, AdmissionRule, Floats
@@ -156,7 +157,7 @@ class FrontStage:
     ) -> None:
         for here, master in self.kept.heap.pieces(slots):
             mine = tuples if here is None else tuples[here]
-            stream = arrivals.batch.take(pa.array(mine))
+            stream = arrivals.batch.take(to_arrow(mine))
             stream, master, mine = self._shape.true_pairs(stream, master, mine)
             missed[mine] = False
             self._output.put(stream, master)

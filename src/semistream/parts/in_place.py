@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
 from semistream.errors import BudgetError
 from semistream.kernels import row_gather
@@ -111,7 +112,7 @@ class InPlace:
         self._recorder.unmatched += unmatched
         self._recorder.processing.add(0.0, answered)
         if unmatched:
-            yield nothing._replace(keyless=arrivals.batch.filter(pa.array(absent)))
+            yield nothing._replace(keyless=arrivals.batch.filter(to_arrow(absent)))
         self._mapped.look_again(missed=answered < count)
         if not answered:
             return arrivals.keyed()
@@ -142,7 +143,7 @@ class InPlace:
             tuples = _tuples(counts, begins, start, stop)
             chosen = arrivals.batch.slice(start, stop - start)
             if not single:
-                chosen = arrivals.batch.take(pa.array(tuples))
+                chosen = arrivals.batch.take(to_arrow(tuples))
             master = self._gathered(order, begins, start, stop, found)
             self._mapped.check_unwritten()
             self._recorder.in_place_rows += stop - start

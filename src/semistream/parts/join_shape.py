@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.errors import (
     ColumnClashError,
     KeyColumnError,
@@ -155,7 +156,7 @@ class JoinShape:
         """The codes of master rows."""
         if self.codec.exact:
             return self.codec.codes([batch.column(self.code_column)])[0]
-        codes: NDArray[np.int64] = batch.column(self.code_column).to_numpy()
+        codes: NDArray[np.int64] = to_numpy(batch.column(self.code_column))
         return codes
 
     def true_pairs(
@@ -172,7 +173,7 @@ class JoinShape:
         agree = self.codec.equal(left, [master.column(name) for name in self.master_key])
         if agree.all():
             return stream, master, tuples
-        keep = pa.array(agree)
+        keep = to_arrow(agree)
         return stream.filter(keep), master.filter(keep), tuples[agree]
 
     def _check_stream(self, schema: pa.Schema) -> None:

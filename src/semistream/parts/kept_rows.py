@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream import kernels
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
 from semistream.kernels import NODE, NONE, Chains
 from semistream.kernels.rows import GRANULE
@@ -160,7 +161,7 @@ class KeptRows:
     def chosen(self, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> Chosen | pa.RecordBatch:
         """Some rows of a batch that has the kept columns, to be inserted."""
         if isinstance(self.heap, TupleHeap):
-            return batch.take(pa.array(rows))
+            return batch.take(to_arrow(rows))
         return self.heap.layout.chosen(batch, rows)
 
     def _put(self, chosen: Chosen | LaidOut | pa.RecordBatch, sizes: Floats) -> Slots:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.parts.disk_buffer import DiskBuffer, Partition
 
 
@@ -46,7 +47,7 @@ class PageStaging:
         if len(rows) == 1:
             self._rows.append(page.batch.slice(int(rows[0]), 1))
         else:
-            self._rows.append(page.batch.take(pa.array(rows)))
+            self._rows.append(page.batch.take(to_arrow(rows)))
         self._tuples.append(tuples)
 
     def take(self) -> tuple[NDArray[np.int32], pa.RecordBatch] | None:

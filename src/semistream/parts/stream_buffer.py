@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import no_rows, to_arrow
 from semistream.budget import Grant
 from semistream.errors import StreamSchemaError
 from semistream.metrics import Recorder
@@ -54,7 +55,7 @@ class Arrivals(NamedTuple):
         """The chosen ones of the tuples that have a key."""
         codes = self.codes[chosen]
         codes.flags.writeable = False
-        return self.keyed()._replace(batch=self.batch.filter(pa.array(chosen)), codes=codes)
+        return self.keyed()._replace(batch=self.batch.filter(to_arrow(chosen)), codes=codes)
 
 
 class TupleSource(Protocol):
@@ -118,7 +119,7 @@ class StreamBuffer:
         self._recorder = recorder
         self._members = members
         self._arrived_at = arrived_at
-        self._nothing = pa.RecordBatch.from_pylist([], shape.plain_schema)
+        self._nothing = no_rows(shape.plain_schema)
         self._batch = self._nothing
         no_codes: NDArray[np.int64] = np.empty(0, np.int64)
         no_codes.flags.writeable = False
@@ -194,8 +195,8 @@ class StreamBuffer:
             valid = self._exclude(self._members, codes, valid)
         keyless = self._nothing
         if valid is not None:
-            keyless = piece.filter(pa.array(~valid))
-            piece, codes = piece.filter(pa.array(valid)), codes[valid]
+            keyless = piece.filter(to_arrow(~valid))
+            piece, codes = piece.filter(to_arrow(valid)), codes[valid]
             codes.flags.writeable = False
             self._recorder.unmatched += keyless.num_rows
         self._chunk, self._chunk_at = Arrivals(piece, codes, keyless, widest), 0

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
 from semistream.errors import ArrivalOrderError, OptionError, StreamSchemaError
 from semistream.metrics import LATEST, Recorder
@@ -231,12 +232,12 @@ class TimedStream:
             if count and not blocked:
                 # Not every type can be filtered as it came.
                 plain = self._shape.plain(piece.batch)
-                shed = plain if count == len(mask) else plain.filter(pa.array(mask))
+                shed = plain if count == len(mask) else plain.filter(to_arrow(mask))
                 blocked = not keep(piece.since, shed)
                 if not blocked:
                     gone += count
                     if count < len(mask):
-                        rest = plain.filter(pa.array(~mask))
+                        rest = plain.filter(to_arrow(~mask))
                         self._pending.append(Timed(piece.since, rest))
                     continue
             self._pending.append(piece)

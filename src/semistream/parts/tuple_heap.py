@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import no_rows, to_arrow
 from semistream.budget import Grant
 
 Slots = NDArray[np.int32]
@@ -79,7 +80,7 @@ class TupleHeap:
         step = -(-len(slots) // pieces)
         for start in range(0, len(slots), step):
             rows = np.arange(start, min(start + step, len(slots)), dtype=np.int32)
-            self._add(slots[start : start + step], batch.take(pa.array(rows)))
+            self._add(slots[start : start + step], batch.take(to_arrow(rows)))
 
     def pieces(self, slots: Slots) -> Iterator[tuple[NDArray[np.intp] | None, pa.RecordBatch]]:
         """The rows under `slots`, segment by segment: places in `slots` (None: all), rows."""
@@ -88,7 +89,7 @@ class TupleHeap:
         for number in used.tolist():
             here = None if len(used) == 1 else np.flatnonzero(numbers == number)
             rows = self._row[slots if here is None else slots[here]]
-            yield here, self._segments[number].take(pa.array(rows))
+            yield here, self._segments[number].take(to_arrow(rows))
 
     def gather(self, slots: Slots) -> pa.RecordBatch:
         """The rows under `slots`, in that order."""
@@ -96,12 +97,12 @@ class TupleHeap:
         if len(found) == 1:
             return found[0][1]
         if not found:
-            return pa.RecordBatch.from_pylist([], self._schema)
+            return no_rows(self._schema)
         order = np.empty(len(slots), np.int64)
         order[np.concatenate([here for here, _ in found if here is not None])] = np.arange(
             len(slots)
         )
-        return pa.concat_batches([rows for _, rows in found]).take(pa.array(order))
+        return pa.concat_batches([rows for _, rows in found]).take(to_arrow(order))
 
     def release(self, slots: Slots) -> None:
         """The rows under `slots` are needed no more."""
@@ -176,7 +177,7 @@ class TupleHeap:
         if worst is None or dead[worst] * _WORTH_COPYING < self._segments[worst].num_rows:
             return False
         slots = np.flatnonzero(self._segment == worst).astype(np.int32)
-        living = self._segments[worst].take(pa.array(self._row[slots]))
+        living = self._segments[worst].take(to_arrow(self._row[slots]))
         self._drop(worst)
         self._newest = max(self._newest, worst)
         self._add(slots, living)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.errors import BudgetError
 from semistream.kernels import NONE, oldest_outside
 from semistream.kernels.step_state import Waiting
@@ -70,7 +71,7 @@ class Prober:
             if self._observer is not None:
                 self._observer.offer(partition, rows)
             for begin, end in output.cuts(count, partial(partition.sizes, rows)):
-                master = partition.batch.take(pa.array(rows[begin:end]))
+                master = partition.batch.take(to_arrow(rows[begin:end]))
                 yield from self._join(pairs.tuples[begin:end], master)
 
     def probe_found(self, look_ups: LookUpSet) -> Batches:

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
+
 __all__ = ["OrderedRows"]
 
 _CHUNK_BYTES = 512 << 20
@@ -34,7 +36,7 @@ class OrderedRows:
         by_chunk = np.argsort(home, kind="stable")
         cuts = np.searchsorted(home[by_chunk], np.arange(len(self._chunks) + 1))
         pieces = [
-            chunk.take(pa.array(wanted[by_chunk[low:high]] - self._starts[i]))
+            chunk.take(to_arrow(wanted[by_chunk[low:high]] - self._starts[i]))
             for i, chunk in enumerate(self._chunks)
             if (low := cuts[i]) < (high := cuts[i + 1])
         ]
@@ -42,7 +44,7 @@ class OrderedRows:
             return pieces[0]
         back = np.empty(len(wanted), np.int64)
         back[by_chunk] = np.arange(len(wanted))
-        return pa.concat_batches(pieces).take(pa.array(back))
+        return pa.concat_batches(pieces).take(to_arrow(back))
 
     def _run(self, start: int, stop: int) -> pa.RecordBatch:
         first = int(np.searchsorted(self._starts, start, side="right")) - 1

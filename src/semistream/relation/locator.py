@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.keys import Codes
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.page_index import PageIndex
@@ -131,7 +132,7 @@ class Locator:
         self, page: int, frame: Frame
     ) -> tuple[Codes, NDArray[np.int32], NDArray[np.int32]]:
         (batch,) = self.reader.read(page, 1, frame)
-        codes, first_page, last_page = (column.to_numpy() for column in batch.columns)
+        codes, first_page, last_page = (to_numpy(column) for column in batch.columns)
         return codes, first_page, last_page
 
 
@@ -143,9 +144,9 @@ def locator_rows(codes: Codes, pages: PageIndex) -> pa.Table:
     by_code = np.argsort(codes[begins], kind="stable")
     return pa.table(
         [
-            pa.array(codes[begins][by_code]),
-            pa.array(np.searchsorted(rows_before, begins, side="right")[by_code], pa.int32()),
-            pa.array(np.searchsorted(rows_before, ends, side="right")[by_code], pa.int32()),
+            to_arrow(codes[begins][by_code]),
+            to_arrow(np.searchsorted(rows_before, begins, side="right")[by_code].astype(np.int32)),
+            to_arrow(np.searchsorted(rows_before, ends, side="right")[by_code].astype(np.int32)),
         ],
         schema=LOCATOR_SCHEMA,
     )
@@ -161,7 +162,7 @@ def merged_locator_rows(codes: Codes, low: NDArray[np.int32], high: NDArray[np.i
         np.minimum.reduceat(low[order], begins),
         np.maximum.reduceat(high[order], begins),
     ]
-    return pa.table([pa.array(column) for column in columns], schema=LOCATOR_SCHEMA)
+    return pa.table([to_arrow(column) for column in columns], schema=LOCATOR_SCHEMA)
 
 
 def write_locator(

@@ -19,6 +19,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.errors import InternalError
 from semistream.keys import Codes
 from semistream.relation.columns import has_union
@@ -134,7 +135,7 @@ class PageWriter:
         self._waiting, self._waiting_bytes = [], 0.0
         if start < len(codes):
             # Copied: a slice of a few rows would keep the whole block in memory.
-            rest = rows.take(pa.array(np.arange(start, len(codes))))
+            rest = rows.take(to_arrow(np.arange(start, len(codes))))
             self._waiting_bytes = float(ends[-1]) - base
             sizes = np.diff(ends[start:], prepend=base)
             self._waiting = [(rest, codes[start:].copy(), sizes)]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import no_rows, to_arrow, to_numpy
 from semistream.errors import InternalError, MasterFormatError
 from semistream.kernels.settling import settled_by_runs, settled_codes
 from semistream.keys import Codes
@@ -140,7 +141,7 @@ class PageIndex:
 
     def to_bytes(self) -> bytes:
         """The index as an Arrow IPC file, a row per page."""
-        batch = pa.record_batch({name: pa.array(getattr(self, name)) for name in _DTYPES})
+        batch = pa.record_batch({name: to_arrow(getattr(self, name)) for name in _DTYPES})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -150,13 +151,14 @@ class PageIndex:
     @classmethod
     def from_bytes(cls, data: bytes) -> PageIndex:
         """The index that `to_bytes` has written."""
-        table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         table.validate(full=True)
-        columns = {name: table.column(name) for name in _DTYPES}
+        (batch,) = table.combine_chunks().to_batches() or [no_rows(table.schema)]
+        columns = {name: batch.column(name) for name in _DTYPES}
         wrong = [n for n, c in columns.items() if c.null_count or c.type != _TYPES[n]]
         if wrong:
             raise ValueError(f"its columns {', '.join(wrong)} are not those of an index")
-        return cls(**{name: column.to_numpy() for name, column in columns.items()})
+        return cls(**{name: to_numpy(column) for name, column in columns.items()})
 
     @classmethod
     def load(cls, storage: Storage, name: str, checksum: str) -> PageIndex:

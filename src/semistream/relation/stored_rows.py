@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_numpy
 from semistream.keys import Codes
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.reader import Frame, PageReader
@@ -25,7 +26,7 @@ def key_columns(master: MasterVersion, batch: pa.RecordBatch) -> list[pa.Array]:
 def row_codes(master: MasterVersion, batch: pa.RecordBatch) -> Codes:
     """The codes of stored rows; valid as long as the rows are."""
     if master.code_column is not None:
-        stored: Codes = batch.column(master.code_column).to_numpy()
+        stored: Codes = to_numpy(batch.column(master.code_column))
         return stored
     return master.codec.codes(key_columns(master, batch))[0]
 

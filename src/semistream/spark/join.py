@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from semistream.algorithms import fixed_engine
+from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
 from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.errors import OptionError
@@ -123,7 +123,7 @@ def _broadcast(
 
     Workers read R from its files, so this broadcast does not pass through the driver.
     """
-    nothing = pa.RecordBatch.from_pylist([], shape.stream_schema)
+    nothing = no_rows(shape.stream_schema)
     # Half stays free: tuples may be wider than their schema lets one guess.
     options = in_memory(master, shape, nothing, memory // 2)
     return None if options is None else (IN_MEMORY, options)

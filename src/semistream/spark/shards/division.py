@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from semistream.arrow_arrays import to_arrow
 from semistream.keys import Codes, KeyCodec
 from semistream.relation import shard_of
 from semistream.spark.columns import PREFIX
@@ -126,7 +127,7 @@ class Divider:
         shards[keyless] = tasks[keyless]
         for name, column in zip(self._names, (shards, tasks), strict=True):
             field = pa.field(name, pa.int32(), nullable=False)
-            batch = batch.append_column(field, pa.array(column, pa.int32()))
+            batch = batch.append_column(field, to_arrow(column.astype(np.int32, copy=False)))
         return batch
 
 

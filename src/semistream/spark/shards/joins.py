@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.algorithms import Engine
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.metrics import Metrics
 from semistream.relation import MasterTable
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
@@ -168,11 +169,11 @@ class OneShard:
     def _own_tuples(self, pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Tuples of the own shard, until the others fill their share or the stream has ended."""
         for piece in pieces:
-            tuples, shards = _tuples(piece), piece.column(piece.num_columns - 2).to_numpy()
+            tuples, shards = _tuples(piece), to_numpy(piece.column(piece.num_columns - 2))
             others = shards != self._number
             if others.any():
                 self._set_aside(tuples, shards, np.flatnonzero(others))
-                tuples = tuples.filter(pa.array(~others))
+                tuples = tuples.filter(to_arrow(~others))
             # To an engine an empty batch would mean a pause.
             if tuples.num_rows:
                 yield tuples

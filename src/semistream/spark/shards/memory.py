@@ -16,6 +16,7 @@ import pyarrow as pa
 from semistream.algorithms import Engine
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.sizing import Sizing
+from semistream.arrow_arrays import no_rows
 from semistream.errors import BudgetError
 from semistream.parts.join_shape import JoinShape
 from semistream.relation import MasterTable
@@ -133,7 +134,7 @@ class _Trial(NamedTuple):
     def one_shard(self, memory: int) -> None:
         """An engine for any one shard, and look-ups in the others."""
         schema = self.shape.stream_schema
-        none = pa.RecordBatch.from_pylist([], schema)
+        none = no_rows(schema)
         shares = OneShardMemory.of(memory, self.shards, self.shape, none)
         for shard in self.shards:
             self.make.engine(shard, shares.own).shape(schema)

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
+
 __all__ = ["RowsByShard", "pieces_of"]
 
 
@@ -53,7 +55,7 @@ class RowsByShard:
         order: NDArray[np.int64],
     ) -> None:
         """Copy the rows of these numbers; `order` sorts them by their shards."""
-        rows = batch.take(pa.array(order))
+        rows = batch.take(to_arrow(order))
         found, starts = np.unique(shards[order], return_index=True)
         self.bytes += rows.nbytes
         self._ordered.append(_Ordered(rows, found.tolist(), starts.tolist()))
