@@ -89,7 +89,9 @@ class InPlace:
         widths = np.array([column_width(field.type) for field in stored], np.int64)
         self._page = PageColumns(widths, stored.get_field_index(shape.code_column))
         self._found = Whereabouts(
-            *(np.zeros(tuples, np.int32) for _ in range(3)),
+            np.zeros(tuples, np.int32),
+            np.zeros(tuples, np.int32),
+            np.zeros(tuples, np.int32),
             np.zeros(tuples, np.int64),
             np.zeros(3, np.int64),
         )
