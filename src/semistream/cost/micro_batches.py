@@ -68,7 +68,7 @@ _AHEAD: Final = 1.5
 _RUNS: Final = 4
 """So many runs in a row must be longer or shorter before sizes are chosen again."""
 _CHANGED: Final = 2.0
-_ADAPTS: Final = 0.9
+_ADAPTS: Final = 0.95
 _IN_PLACE_CHUNK: Final = 0.0002
 """Seconds for a chunk that is answered in place, beside its tuples."""
 _CLEARLY: Final = 1.25

@@ -137,7 +137,7 @@ def test_pages_in_memory_leave_little_to_size_for(masters: Masters) -> None:
 
 @pytest.mark.parametrize("layout", ["key", "given"])
 @pytest.mark.parametrize("options", [{}, {"front_percent": 30}, {"look_ups": 0}])
-def test_fixed_sizes_stay(masters: Masters, layout: str, options: dict[str, int]) -> None:
+def test_fixed_sizes_stay(masters: Masters, layout: str, options: dict[str, Any]) -> None:
     master, task = masters[layout], tasks(1, 3_000)[0]
     some = micro_batch_engine(master, on="product_id", memory=400_000, io="unmapped", **options)
     assert joined(some, task) == task.num_rows
