@@ -212,9 +212,8 @@ class Sizing:
 
         few, many = _FEWEST_CHUNK_ROWS, _MOST_ROWS_IN_PLACE
         fixed = taken(few)
-        row = (taken(many) - fixed) / (many - few)
-        if self._needs.front_share:
-            row += self._tuple_row
+        # A front stage, which is added later, copies tuples once more.
+        row = (taken(many) - fixed) / (many - few) + self._tuple_row
         return draft(max(few, min(int((memory - fixed) / 2 / row), many)))
 
     def _partition_pages(self, memory: int, largest: int) -> int:
