@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import semistream as ss
 from semistream.cost.auto import IN_MEMORY
-from semistream.spark.join import AUTO_UNLESS_IN_MEMORY, join
+from semistream.spark.join import join
 from semistream.testing import assert_same_rows, oracle_join, rows_of
 
 pytestmark = pytest.mark.service
@@ -172,7 +172,7 @@ def test_auto_is_shown_by_name_in_the_plan(
     spark: SparkSession, build: Callable[..., ss.MasterTable], capsys: pytest.CaptureFixture[str]
 ) -> None:
     join(spark.range(3), build(GOODS), on="id", memory="64MB", front_percent=20).explain()
-    assert f"MapInArrow semistream_{AUTO_UNLESS_IN_MEMORY[0]}_64MB" in capsys.readouterr().out
+    assert "MapInArrow semistream_auto_64MB" in capsys.readouterr().out
 
 
 def test_auto_keeps_a_master_that_fits_in_every_worker(

@@ -317,3 +317,15 @@ def test_absurd_metadata_is_never_followed() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) > 5_000
+
+
+def test_a_front_stage_is_not_asked_for_rows_in_memory(tmp_path: Path) -> None:
+    table = unique_keys()
+    master = ss.MasterTable.from_arrow(table, tmp_path / "m", key="id", page_bytes=4096)
+    stream = pa.record_batch({"id": np.repeat(np.arange(300) * 3, 5)})
+    with ss.engine(master, algorithm="chybridjoin", on="id", memory="1MB") as engine:
+        rows = sum(batch.num_rows for _ in range(3) for batch in engine.run([stream]))
+        metrics = engine.metrics()
+    assert rows == 3 * stream.num_rows
+    assert metrics.in_place_probes == stream.num_rows
+    assert metrics.front_probes == 0

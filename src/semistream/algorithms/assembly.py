@@ -95,6 +95,7 @@ class Assembly:
             plan.pairs,
             budget.grant("output"),
             recorder,
+            large=bool(plan.in_place_rows),
         )
         self.look_ups: LookUps | None = None
         if plan.look_ups:
@@ -103,11 +104,12 @@ class Assembly:
             self.look_ups = LookUps(master, shape, *sizes, io, grant, recorder)
         self.front = self._front_stage() if plan.front_rows else None
         self.stream: TupleSource = self.buffer
-        if self.front is not None:
-            self.stream = Stage(self.stream, self.front)
         self._mapped = MappedPages.of(self.disk.reader) if plan.in_place_rows else None
         if self._mapped is not None:
             self.stream = Stage(self.stream, self._in_place(self._mapped))
+        # Behind the pages in memory it keeps rows of pages that are not.
+        if self.front is not None:
+            self.stream = Stage(self.stream, self.front)
 
     def restart(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Use the same parts for another stream of the same schema; nothing waits in them."""

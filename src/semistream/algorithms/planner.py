@@ -83,9 +83,13 @@ class Sizer:
         if occasion.timed and "look_ups" in needs.options:
             # Whose turn it is depends on the time: one tuple is looked up, then time passes.
             options = {**options, "look_ups": 0}
+        return self.sizing(algorithm, occasion).plan(occasion.memory, options)
+
+    def sizing(self, algorithm: str, occasion: Occasion) -> Sizing:
+        """What divides a budget among the parts of an algorithm."""
         shape, first = occasion.shape, occasion.first
-        sizing = Sizing(needs, self.master, shape, first, self.use_filter, self.io)
-        return sizing.plan(occasion.memory, options)
+        needs = needs_of(algorithm)
+        return Sizing(needs, self.master, shape, first, self.use_filter, self.io)
 
 
 @dataclass(frozen=True)

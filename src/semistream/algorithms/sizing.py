@@ -49,6 +49,8 @@ _MOST_SLOTS = 1 << 27
 """More waiting tuples than this share nothing more; slots are int32."""
 _FEWEST_SLOTS = 64
 _FEWEST_CHUNK_ROWS = 64
+_MOST_ROWS_IN_PLACE = 16384
+"""Rows that are found in place at a time: more share no further cost."""
 MOST_ELASTIC_SHARE = 0.6
 """What an elastic front stage may take of the memory."""
 _MOST_SKETCH = 16
@@ -183,17 +185,36 @@ class Sizing:
         return low
 
     def _generous(self, memory: int) -> JoinPlan:
-        # Pages in memory are searched for a whole chunk, whose results are made at once.
-        fragment = max(self._least_fragment, memory // (8 if self._in_place else 32))
         pages = self._looked_up_pages(memory)
         if not self._look_ups(memory, pages):
             pages = self._partition_pages(memory, _LARGEST_DISK_BUFFER)
-        chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
-        if self._in_place:
-            chunk_rows = max(_FEWEST_CHUNK_ROWS, min(fragment // self._output_row, 65536))
         affordable = memory // 4 // disk_bytes(self._master, pages, 0, frames=1)
         frames = max(2, min(affordable, self._needs.most_frames))
+        if self._in_place:
+            return self._generous_in_place(memory, pages, frames)
+        fragment = max(self._least_fragment, memory // 32)
+        chunk_rows = max(_FEWEST_CHUNK_ROWS, min(memory // 2048, 65536))
         return self._draft(pages, fragment, chunk_rows, frames)
+
+    def _generous_in_place(self, memory: int, pages: int, frames: int) -> JoinPlan:
+        """Pages in memory are searched for a whole chunk, whose results are made at once.
+
+        So chunks have half of what is left beside the index and the disk buffer.
+        """
+
+        def draft(rows: int) -> JoinPlan:
+            fragment = max(self._least_fragment, rows * self._output_row)
+            plan = self._draft(pages, fragment, rows, frames)
+            return self._with_look_ups(plan, memory, {})
+
+        def taken(rows: int) -> int:
+            return sum(self._parts(draft(rows)).values())
+
+        few, many = _FEWEST_CHUNK_ROWS, _MOST_ROWS_IN_PLACE
+        fixed = taken(few)
+        # A front stage, which is added later, copies tuples once more.
+        row = (taken(many) - fixed) / (many - few) + self._tuple_row
+        return draft(max(few, min(int((memory - fixed) / 2 / row), many)))
 
     def _partition_pages(self, memory: int, largest: int) -> int:
         """As many pages as an eighth of the memory, or `largest`, holds twice."""
@@ -241,9 +262,7 @@ class Sizing:
         pages = max(1, min(options.get("partition_pages", draft.partition_pages), self._pages))
         partitions = -(-self._master.page_count // pages)
         plan = replace(draft, memory=memory, partition_pages=pages)
-        if self._many:
-            look_ups = options.get("look_ups", self._look_ups(memory, pages))
-            plan = replace(plan, look_ups=look_ups, found_bytes=self._found_bytes(memory))
+        plan = self._with_look_ups(plan, memory, options)
         pinned = min(options.get("pinned_partitions", self._pinned(memory, pages)), partitions)
         plan = replace(plan, pinned_partitions=pinned)
         if self._needs.pinned_front:
@@ -258,6 +277,12 @@ class Sizing:
             chunk = options.get("chunk_tuples", slots // max(partitions, 1))
         plan = replace(plan, stream_slots=slots, chunk_tuples=chunk, heap_bytes=self._heap(slots))
         return replace(plan, parts=self._parts(plan))
+
+    def _with_look_ups(self, plan: JoinPlan, memory: int, options: Mapping[str, Any]) -> JoinPlan:
+        if not self._many:
+            return plan
+        look_ups = options.get("look_ups", self._look_ups(memory, plan.partition_pages))
+        return replace(plan, look_ups=look_ups, found_bytes=self._found_bytes(memory))
 
     def _pinned_front(self, plan: JoinPlan) -> JoinPlan:
         """The plan with a front stage for the rows of the pinned partitions."""
@@ -373,7 +398,9 @@ class Sizing:
                 self._master, plan.buffered_pages, plan.pinned_in_disk_buffer, plan.frames
             ),
             "stream buffer": plan.stream_chunk_rows * stream_buffer.BYTES_PER_ROW,
-            "output": staging_bytes(plan.fragment_bytes, plan.pairs, self._master.widest_row),
+            "output": staging_bytes(
+                plan.fragment_bytes, plan.pairs, self._master.widest_row, bool(plan.in_place_rows)
+            ),
         }
         if plan.look_ups:
             sizes = plan.partition_pages, plan.found_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 
@@ -43,6 +43,7 @@ def plan(
     columns: Sequence[str] | None = None,
     io: str = "buffered",
     factors: CostFactors | None = None,
+    task_tuples: int | None = None,
     **options: int | str,
 ) -> JoinPlan:
     """The best plan for a master table: for so much memory, or the least memory for a rate.
@@ -61,6 +62,8 @@ def plan(
         columns: the master's columns to add, by default all but its key.
         io: "buffered", "unmapped" or "direct", as in `engine`.
         factors: by default those measured on this machine, or shipped if none were.
+        task_tuples: how many tuples a task of a micro-batch has. With it, the plan is what `join`
+            runs on Spark with algorithm "auto", and what it expects of such a task.
         options: sizes that are fixed, as `engine` takes them.
     """
     if memory is None and rate is None:
@@ -78,11 +81,35 @@ def plan(
         )
     sample = _sample(stream, master)
     shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
+    if task_tuples is not None:
+        return _task_plan(master, shape, sample, memory, io, task_tuples, skew, options)
     known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
     found, told = resolved_skew(skew, sample, shape, master)
     tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
     ranked = _ranked(tuner, algorithm, memory, rate)
     return explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
+
+
+def _task_plan(
+    master: MasterTable,
+    shape: JoinShape,
+    sample: pa.RecordBatch,
+    memory: int | str | None,
+    io: str,
+    task_tuples: int,
+    skew: float | Skew | SkewEstimate | None,
+    options: Mapping[str, int | str],
+) -> JoinPlan:
+    """What a task of so many tuples runs on Spark."""
+    from semistream.cost.micro_batches import micro_batch_plan
+
+    if memory is None:
+        raise OptionError("Give a plan with task_tuples the memory of a task.")
+    if not _number(task_tuples) >= 1:
+        raise OptionError(f"task_tuples={task_tuples!r} must be a number of tuples, at least 1.")
+    known = None if skew is None else resolved_skew(skew, sample, shape, master)[0]
+    size = parse_memory(memory)
+    return micro_batch_plan(master, shape, sample, size, io, task_tuples, known, options)
 
 
 def _ranked(

@@ -42,11 +42,17 @@ class PageColumns(NamedTuple):
 
 
 class Whereabouts(NamedTuple):
-    """Of each tuple of a chunk: how many rows its code has, and where the first one is."""
+    """Of each tuple of a chunk: how many rows its code has, and where the first one is.
+
+    `begins` is how many result rows the tuples before it have. `totals` are the result rows, the
+    tuples whose pages are in memory, and those of them that have rows.
+    """
 
     counts: Numbers
     pages: Numbers
     rows: Numbers
+    begins: Codes
+    totals: Codes
 
 
 @kernel
@@ -136,6 +142,18 @@ def _row_of(values: int, wide: bool, rows: int, code: int, guess: int) -> int:
 
 
 @kernel
+def _sum_up(found: Whereabouts) -> None:
+    counts, begins, totals = found.counts, found.begins, found.totals
+    totals[:] = 0
+    for i in range(len(counts)):
+        begins[i] = totals[0]
+        if counts[i] >= 0:
+            totals[0] += counts[i]
+            totals[1] += 1
+            totals[2] += counts[i] > 0
+
+
+@kernel
 def locate(
     codes: Codes, order: Codes, index: MappedIndex, columns: PageColumns, found: Whereabouts
 ) -> int:
@@ -206,4 +224,5 @@ def locate(
                     break
                 there, row = there + 1, 0
             counts[i] = count
+    _sum_up(found)
     return -1

@@ -39,21 +39,12 @@ class Chosen(NamedTuple):
 
 
 @kernel
-def choose(
-    order: Codes,
-    begins: Codes,
-    start: int,
-    stop: int,
-    page_rows: Numbers,
-    found: Whereabouts,
-    chosen: Chosen,
+def _choose(
+    order: Codes, start: int, stop: int, page_rows: Numbers, found: Whereabouts, chosen: Chosen
 ) -> int:
-    """The rows of result positions `start` to before `stop`; returns how many there are.
-
-    The rows of tuple i begin at position `begins[i]`.
-    """
+    """The rows of result positions `start` to before `stop`; returns how many there are."""
     counts, first_pages, first_rows = found.counts, found.pages, found.rows
-    pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
+    begins, pages, rows, positions = found.begins, chosen.pages, chosen.rows, chosen.positions
     written = 0
     for at in range(len(order)):
         i = order[at]
@@ -84,27 +75,12 @@ class Target(NamedTuple):
     has_nulls: NDArray[np.bool_]
 
 
-class _Buffers(NamedTuple):
-    """For each row of a block, where its page's columns begin; `nulls` is 0 if there are none."""
+class _Opened(NamedTuple):
+    """For each column and page of a block, where it begins; `nulls` is 0 if there are none."""
 
     values: Codes
     offsets: Codes
     nulls: Codes
-
-
-@kernel
-def _put_value(values: int, width: int, row: int, to: int, position: int) -> None:
-    """Copy a value of fixed width to its position in a column."""
-    if width == 8:
-        copy_8(to + 8 * position, values + 8 * row)
-    elif width == 4:
-        copy_4(to + 4 * position, values + 4 * row)
-    elif width == 2:
-        copy_2(to + 2 * position, values + 2 * row)
-    elif width == 0:
-        fill_1(to + position, (load_1(values + (row >> 3)) >> (row & 7)) & 1)
-    else:
-        copy_bytes(to + width * position, values + width * row, width)
 
 
 @kernel
@@ -114,124 +90,167 @@ def _inside(begin: int, size: int, length: int) -> bool:
 
 @kernel
 def _open_page(
-    message: int,
-    length: int,
-    rows: int,
-    places: Codes,
-    widths: Codes,
+    index: MappedIndex,
+    page: int,
     columns: Codes,
-    buffers: _Buffers,
-    k: int,
+    widths: Codes,
+    lists: Codes,
+    opened: _Opened,
+    slot: int,
 ) -> bool:
-    """Note where the columns of a page begin, for the k-th row of a block.
+    """Note where the columns of a page begin; `lists` has where the page says so.
 
     False if they are not inside the page: it was checked, but somebody may be writing to the file.
     """
+    message, length = index.base[index.file[page]] + index.offset[page], index.length[page]
+    nodes, list_at, body = index.places[0], index.places[1], index.places[2]
+    rows = int(index.rows[page])
     for j in range(len(columns)):
-        column = columns[j]
-        width = widths[column]
-        buffer = message + places[1] + values_at(widths, column)
-        begin = places[2] + load_8(buffer)
+        width, buffer = widths[j], message + list_at + lists[j]
+        begin = body + load_8(buffer)
         if not _inside(begin, max(width * rows, 0) if width else rows >> 3, length):
             return False
-        buffers.values[k, j] = message + begin
+        opened.values[j, slot] = message + begin
         buffer -= PAIR
         if width < 0:
-            begin = places[2] + load_8(buffer)
+            begin = body + load_8(buffer)
             if not _inside(begin, -width * (rows + 1), length):
                 return False
-            buffers.offsets[k, j] = message + begin
+            opened.offsets[j, slot] = message + begin
             buffer -= PAIR
-        nulls = load_8(message + places[0] + PAIR * column + 8)
-        begin = places[2] + load_8(buffer)
+        nulls = load_8(message + nodes + PAIR * columns[j] + 8)
+        begin = body + load_8(buffer)
         if nulls and not _inside(begin, rows >> 3, length):
             return False
-        buffers.nulls[k, j] = message + begin if nulls else 0
+        opened.nulls[j, slot] = message + begin if nulls else 0
     return True
 
 
 @kernel
-def gather(chosen: Chosen, count: int, index: MappedIndex, widths: Codes, target: Target) -> int:
-    """Copy the first `count` chosen rows to their positions; returns a broken page, or -1.
+def _put_values(
+    values: Codes, width: int, slots: Codes, rows: Numbers, positions: Numbers, to: int
+) -> None:
+    """Copy a value of fixed width for each row of a block to its position in a column."""
+    if width == 8:
+        for k in range(len(rows)):
+            copy_8(to + 8 * positions[k], values[slots[k]] + 8 * rows[k])
+    elif width == 4:
+        for k in range(len(rows)):
+            copy_4(to + 4 * positions[k], values[slots[k]] + 4 * rows[k])
+    elif width == 2:
+        for k in range(len(rows)):
+            copy_2(to + 2 * positions[k], values[slots[k]] + 2 * rows[k])
+    elif width == 0:
+        for k in range(len(rows)):
+            bits = load_1(values[slots[k]] + (rows[k] >> 3))
+            fill_1(to + positions[k], (bits >> (rows[k] & 7)) & 1)
+    else:
+        for k in range(len(rows)):
+            copy_bytes(to + width * positions[k], values[slots[k]] + width * rows[k], width)
+
+
+@kernel
+def gather(
+    order: Codes,
+    start: int,
+    stop: int,
+    index: MappedIndex,
+    page_widths: Codes,
+    found: Whereabouts,
+    chosen: Chosen,
+    target: Target,
+) -> int:
+    """Copy the rows of result positions `start` to before `stop`; returns a broken page, or -1.
 
     Of varying columns, where the values lie and how long they are is noted.
     """
-    file, offset, base, places = index.file, index.offset, index.base, index.places
-    length, page_rows = index.length, index.rows
-    pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
+    count = _choose(order, start, stop, index.rows, found, chosen)
+    file, offset, base, length = index.file, index.offset, index.base, index.length
+    all_pages, all_rows, all_positions = chosen.pages, chosen.rows, chosen.positions
     columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
-    valid, has_nulls = target.valid, target.has_nulls
-    shape = (BLOCK, len(columns))
-    buffers = _Buffers(
+    first_line, last_line = index.places[1], index.places[2]
+    widths, lists = page_widths[columns], np.zeros(len(columns), np.int64)
+    for j in range(len(columns)):
+        lists[j] = values_at(page_widths, columns[j])
+    shape = (len(columns), BLOCK)
+    opened = _Opened(
         np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     )
-    values, offsets, nulls = buffers.values, buffers.offsets, buffers.nulls
+    values, offsets, nulls = opened.values, opened.offsets, opened.nulls
+    slots = np.zeros(BLOCK, np.int64)
     for begin in range(0, count, BLOCK):
-        size = min(BLOCK, count - begin)
+        end = min(begin + BLOCK, count)
+        pages, rows = all_pages[begin:end], all_rows[begin:end]
+        positions, size = all_positions[begin:end], end - begin
+        slot = -1
         for k in range(size):
-            page = pages[begin + k]
-            if k == 0 or page != pages[begin + k - 1]:
-                message = base[file[page]] + offset[page]
-                for at in range(places[1], places[2], LINE):
+            if k == 0 or pages[k] != pages[k - 1]:
+                slot += 1
+                message = base[file[pages[k]]] + offset[pages[k]]
+                for at in range(first_line, last_line, LINE):
                     prefetch(message + at)
+            slots[k] = slot
         for k in range(size):
-            page, row = pages[begin + k], int(rows[begin + k])
-            if k and page == pages[begin + k - 1]:
-                for j in range(len(columns)):
-                    values[k, j], offsets[k, j] = values[k - 1, j], offsets[k - 1, j]
-                    nulls[k, j] = nulls[k - 1, j]
+            if k == 0 or slots[k] != slots[k - 1]:
+                page = int(pages[k])
+                if not _open_page(index, page, columns, widths, lists, opened, slots[k]):
+                    return page
+        for j in range(len(columns)):
+            width, begins = widths[j], offsets[j] if widths[j] < 0 else values[j]
+            for k in range(size):
+                prefetch(begins[slots[k]] + abs(width) * rows[k])
+        varying = 0
+        for j in range(len(columns)):
+            width = widths[j]
+            if width >= 0:
+                _put_values(values[j], width, slots, rows, positions, address[j])
             else:
-                message, rows_there = base[file[page]] + offset[page], int(page_rows[page])
-                if not _open_page(
-                    message, length[page], rows_there, places, widths, columns, buffers, k
-                ):
-                    return int(page)
-            for j in range(len(columns)):
-                width = widths[columns[j]]
-                prefetch(offsets[k, j] - width * row if width < 0 else values[k, j] + width * row)
-        for k in range(size):
-            row, to, varying = int(rows[begin + k]), int(positions[begin + k]), 0
-            for j in range(len(columns)):
-                width = widths[columns[j]]
-                if width < 0:
-                    at = offsets[k, j] - width * row
+                for k in range(size):
+                    at = offsets[j, slots[k]] - width * rows[k]
                     first = int(load_4(at)) if width == -4 else load_8(at)
                     last = int(load_4(at + 4)) if width == -4 else load_8(at + 8)
-                    page = pages[begin + k]
-                    room = length[page] - (values[k, j] - base[file[page]] - offset[page])
+                    page, to, heap = pages[k], positions[k], values[j, slots[k]]
+                    room = length[page] - (heap - base[file[page]] - offset[page])
                     if first < 0 or last < first or last > room:
                         return int(page)
-                    sources[varying, to], ends[varying, to + 1] = values[k, j] + first, last - first
-                    varying += 1
-                else:
-                    _put_value(values[k, j], width, row, address[j], to)
-                if nulls[k, j] and not (load_1(nulls[k, j] + (row >> 3)) >> (row & 7)) & 1:
-                    valid[j, to] = False
-                    has_nulls[j] = True
+                    sources[varying, to], ends[varying, to + 1] = heap + first, last - first
+                varying += 1
+            for k in range(size):
+                bits = nulls[j, slots[k]]
+                if bits and not (load_1(bits + (rows[k] >> 3)) >> (rows[k] & 7)) & 1:
+                    target.valid[j, positions[k]] = False
+                    target.has_nulls[j] = True
     return -1
 
 
 @kernel
-def add_up(ends: Numbers, count: int) -> int:
-    """From lengths to ends, in place; returns the last one, or -1 if it is too large."""
-    total = 0
-    ends[0] = 0
-    for i in range(count):
-        total += ends[i + 1]
-        if total > 2147483647:
-            return -1
-        ends[i + 1] = total
-    return total
+def add_up(ends: Numbers, count: int, sizes: Codes) -> None:
+    """From lengths to ends, in place, for each varying column; `sizes` has the last ones.
+
+    A size that is too large is -1.
+    """
+    for j in range(len(sizes)):
+        total = 0
+        ends[j, 0] = 0
+        for i in range(1, count + 1):
+            total += ends[j, i]
+            if total > 2147483647:
+                total = -1
+                break
+            ends[j, i] = total
+        sizes[j] = total
 
 
 @kernel
-def copy_varying(sources: Codes, ends: Numbers, count: int, to: int) -> None:
-    """Copy the values of a varying column, one behind the other.
+def copy_varying(sources: Codes, ends: Numbers, count: int, addresses: Codes) -> None:
+    """Copy the values of varying columns, one behind the other.
 
-    Sources and target have `SPILL` bytes to spare.
+    Sources and targets have `SPILL` bytes to spare.
     """
-    for i in range(count):
-        prefetch(sources[min(i + BLOCK, count - 1)])
-        at, here = sources[i], to + ends[i]
-        for k in range(0, ends[i + 1] - ends[i], SPILL):
-            copy_16(here + k, at + k)
+    for j in range(len(addresses)):
+        to, sources_there, ends_there = addresses[j], sources[j], ends[j]
+        for i in range(count):
+            prefetch(sources_there[min(i + BLOCK, count - 1)])
+            at, here = sources_there[i], to + ends_there[i]
+            for k in range(0, ends_there[i + 1] - ends_there[i], SPILL):
+                copy_16(here + k, at + k)

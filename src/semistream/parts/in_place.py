@@ -15,7 +15,7 @@ order of the stream, so that nothing of its columns is copied as long as each tu
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,8 @@ from semistream.relation import MappedPages, MasterTable
 from semistream.relation.storage import LocalStorage
 
 Rows = NDArray[np.int64]
+
+_BOOLEAN = pa.bool_()
 
 _BYTES_PER_TUPLE = 48
 """Its place in the order and where its rows begin, twice each; whereabouts; marks."""
@@ -82,37 +84,63 @@ class InPlace:
         self._recorder = recorder
         self._most = rows
         self._schema = pa.schema([stored.field(name) for name in shape.matched_columns])
+        self._types = self._schema.types
+        self._widest = -1
         self._columns = np.array([stored.get_field_index(n) for n in self._schema.names], np.int64)
         widths = np.array([column_width(field.type) for field in stored], np.int64)
         self._page = PageColumns(widths, stored.get_field_index(shape.code_column))
-        self._found = Whereabouts(*(np.zeros(tuples, np.int32) for _ in range(3)))
+        self._found = Whereabouts(
+            np.zeros(tuples, np.int32),
+            np.zeros(tuples, np.int32),
+            np.zeros(tuples, np.int32),
+            np.zeros(tuples, np.int64),
+            np.zeros(3, np.int64),
+        )
         chosen = widths[self._columns].tolist()
         self._row_widths = [0 if width < 0 else max(width, 1) for width in chosen]
         varying = [place for place, width in enumerate(chosen) if width < 0]
         self._varying = {place: number for number, place in enumerate(varying)}
-        self._sources = np.zeros((len(varying), rows), np.int64)
-        self._ends = np.zeros((len(varying), rows + 1), np.int32)
-        self._valid = np.ones((len(chosen), rows), np.bool_)
+        self._offsets = [
+            np.dtype(np.int64 if is_large(self._schema.field(place).type) else np.int32)
+            for place in varying
+        ]
+        self._sizes = np.zeros(len(varying), np.int64)
+        self._heaps = np.zeros(len(varying), np.int64)
+        self._target = Target(
+            self._columns,
+            np.zeros(len(chosen), np.int64),
+            np.zeros((len(varying), rows), np.int64),
+            np.zeros((len(varying), rows + 1), np.int32),
+            np.ones((len(chosen), rows), np.bool_),
+            np.zeros(len(chosen), np.bool_),
+        )
         self._chosen = Chosen(*(np.zeros(rows, np.int32) for _ in range(3)))
 
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Send out the tuples whose pages are all in memory; the others are returned."""
         codes, count = arrivals.codes, len(arrivals.codes)
         nothing = arrivals.between(0, 0).keyed()
-        yield nothing._replace(keyless=arrivals.keyless)
+        if arrivals.widest > self._widest or arrivals.keyless.num_rows:
+            self._widest = max(self._widest, arrivals.widest)
+            yield nothing._replace(keyless=arrivals.keyless)
         order = np.argsort(codes)
         found = self._located(codes, order)
-        here = found.counts >= 0
-        matched = yield from self._join(arrivals, order, found)
-        absent = here & ~matched
-        unmatched = int(np.count_nonzero(absent))
-        answered, joined = int(np.count_nonzero(here)), int(np.count_nonzero(matched))
-        self._recorder.in_place_probes += answered
-        self._recorder.joined += joined
-        self._recorder.unmatched += unmatched
-        self._recorder.processing.add(0.0, answered)
-        if unmatched:
-            yield nothing._replace(keyless=arrivals.batch.filter(to_arrow(absent)))
+        rows, answered, joined = found.totals.tolist()
+        if rows == joined == count and self._shape.codec.exact:
+            yield from self._join_each(arrivals, order, found, nothing)
+        else:
+            here = found.counts >= 0
+            matched = yield from self._join(arrivals, order, found, nothing)
+            joined = int(np.count_nonzero(matched))
+            if joined < answered:
+                absent = arrivals.batch.filter(to_arrow(here & ~matched))
+                yield nothing._replace(keyless=absent)
+        recorder = self._recorder
+        recorder.in_place_probes += answered
+        recorder.in_place_rows += rows
+        recorder.joined += joined
+        recorder.unmatched += answered - joined
+        recorder.processing.add(0.0, answered)
         self._mapped.look_again(missed=answered < count)
         if not answered:
             return arrivals.keyed()
@@ -120,79 +148,101 @@ class InPlace:
 
     def _located(self, codes: NDArray[np.int64], order: Rows) -> Whereabouts:
         self._mapped.check_files()
-        found = Whereabouts(*(part[: len(codes)] for part in self._found))
+        counts, pages, rows, begins, totals = self._found
+        size = len(codes)
+        found = Whereabouts(counts[:size], pages[:size], rows[:size], begins[:size], totals)
         broken = locate(codes, order, self._mapped.index, self._page, found)
         if broken >= 0:
             self._mapped.refuse(broken)
         return found
 
+    def _join_each(
+        self, arrivals: Arrivals, order: Rows, found: Whereabouts, nothing: Arrivals
+    ) -> Iterator[Arrivals]:
+        """Stage the results of tuples that have one row each."""
+        for start, stop in self._pieces(len(order)):
+            stream = arrivals.batch.slice(start, stop - start)
+            self._output.put_columns(
+                [*stream.columns, *self._gathered(order, start, stop, found)], stop - start
+            )
+            yield nothing
+
     def _join(
-        self, arrivals: Arrivals, order: Rows, found: Whereabouts
+        self, arrivals: Arrivals, order: Rows, found: Whereabouts, nothing: Arrivals
     ) -> Generator[Arrivals, None, NDArray[np.bool_]]:
         """Stage the result rows of all tuples that were found; returns which tuples have any."""
         counts = np.maximum(found.counts, 0)
-        begins = np.cumsum(counts, dtype=np.int64) - counts
-        total = int(counts.sum(dtype=np.int64))
-        single = total == len(counts) and bool((counts == 1).all())
-        matched = counts > 0
-        if not self._shape.codec.exact:
-            matched[:] = False
-        most = min(self._most, self._output.most_rows)
-        for start in range(0, total, most):
-            stop = min(start + most, total)
-            tuples = _tuples(counts, begins, start, stop)
-            chosen = arrivals.batch.slice(start, stop - start)
-            if not single:
-                chosen = arrivals.batch.take(to_arrow(tuples))
-            master = self._gathered(order, begins, start, stop, found)
-            self._mapped.check_unwritten()
-            self._recorder.in_place_rows += stop - start
+        matched = counts > 0 if self._shape.codec.exact else np.zeros(len(counts), np.bool_)
+        for start, stop in self._pieces(int(found.totals[0])):
+            tuples = _tuples(counts, found.begins, start, stop)
+            chosen = arrivals.batch.take(to_arrow(tuples))
+            columns = self._gathered(order, start, stop, found)
+            master = pa.RecordBatch.from_arrays(columns, schema=self._schema)
             stream, master, tuples = self._shape.true_pairs(chosen, master, tuples)
             matched[tuples] = True
             self._output.put(stream, master)
-            yield arrivals.between(0, 0).keyed()
+            yield nothing
         return matched
 
-    def _gathered(
-        self, order: Rows, begins: Rows, start: int, stop: int, found: Whereabouts
-    ) -> pa.RecordBatch:
-        """The master's part of the result rows from `start` to before `stop`."""
-        count = stop - start
+    def _pieces(self, total: int) -> Iterator[tuple[int, int]]:
+        """The result rows, cut into pieces that have room in a fragment."""
+        most = min(self._most, self._output.most_rows)
+        return ((start, min(start + most, total)) for start in range(0, total, most))
+
+    def _gathered(self, order: Rows, start: int, stop: int, found: Whereabouts) -> list[pa.Array]:
+        """The master's columns of the result rows from `start` to before `stop`."""
+        count, target = stop - start, self._target
         # Arrow's allocator keeps memory that was given back; NumPy's asks the system each time.
         buffers = [pa.allocate_buffer(count * width + SPILL) for width in self._row_widths]
-        target = Target(
-            self._columns,
-            np.array([buffer.address for buffer in buffers], np.int64),
-            self._sources,
-            self._ends,
-            self._valid,
-            np.zeros(len(buffers), np.bool_),
+        target.address[:] = [buffer.address for buffer in buffers]
+        broken = row_gather.gather(
+            order,
+            start,
+            stop,
+            self._mapped.index,
+            self._page.widths,
+            found,
+            self._chosen,
+            target,
         )
-        index, chosen = self._mapped.index, self._chosen
-        chosen_rows = row_gather.choose(order, begins, start, stop, index.rows, found, chosen)
-        broken = row_gather.gather(chosen, chosen_rows, index, self._page.widths, target)
         if broken >= 0:
             self._mapped.refuse(broken)
-        columns = [
-            self._column(place, count, buffers[place], bool(target.has_nulls[place]))
-            for place in range(len(buffers))
+        heaps = self._copied(count)
+        self._mapped.check_unwritten()
+        has_nulls = target.has_nulls.tolist()
+        return [
+            self._column(place, count, buffer, heaps, has_nulls[place])
+            for place, buffer in enumerate(buffers)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _column(self, place: int, count: int, values: pa.Buffer, has_nulls: bool) -> pa.Array:
+    def _copied(self, count: int) -> list[pa.Buffer]:
+        """The bytes of the varying columns, whose lengths become offsets."""
+        if not self._varying:
+            return []
+        target, sizes = self._target, self._sizes
+        row_gather.add_up(target.ends, count, sizes)
+        if (sizes < 0).any():
+            raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
+        heaps = [pa.allocate_buffer(size + SPILL) for size in sizes.tolist()]
+        self._heaps[:] = [heap.address for heap in heaps]
+        row_gather.copy_varying(target.sources, target.ends, count, self._heaps)
+        return heaps
+
+    def _column(
+        self, place: int, count: int, values: pa.Buffer, heaps: list[pa.Buffer], has_nulls: bool
+    ) -> pa.Array:
         """A column of the result from what was gathered."""
-        kind, bitmap = self._schema.field(place).type, None
+        kind, bitmap = self._types[place], None
         if has_nulls:
-            valid = self._valid[place]
+            valid = self._target.valid[place]
             bitmap = pa.py_buffer(np.packbits(valid[:count], bitorder="little"))
             valid[:] = True
+            self._target.has_nulls[place] = False
         if place in self._varying:
             number = self._varying[place]
-            data = _varying(self._sources[number], self._ends[number], count)
-            dtype = np.int64 if is_large(kind) else np.int32
-            offsets = pa.py_buffer(self._ends[number, : count + 1].astype(dtype))
-            return pa.Array.from_buffers(kind, count, [bitmap, offsets, data])
-        if pa.types.is_boolean(kind):
+            ends = self._target.ends[number, : count + 1].astype(self._offsets[number])
+            return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(ends), heaps[number]])
+        if kind == _BOOLEAN:
             bits = np.packbits(np.frombuffer(values, np.uint8, count), bitorder="little")
             return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(bits)])
         return pa.Array.from_buffers(kind, count, [bitmap, values])
@@ -206,13 +256,3 @@ def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> N
     rows = np.repeat(some, counts[first:last])
     skipped = start - int(begins[first])
     return rows[skipped : skipped + stop - start]
-
-
-def _varying(sources: Rows, ends: NDArray[np.int32], count: int) -> pa.Buffer:
-    """The bytes of a varying column; `ends` has lengths and becomes offsets."""
-    size = row_gather.add_up(ends, count)
-    if size < 0:
-        raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
-    data = pa.allocate_buffer(size + SPILL)
-    row_gather.copy_varying(sources, ends, count, data.address)
-    return data

@@ -26,13 +26,20 @@ PAIR_BYTES = 28
 """A tuple and a row, and the codes and sizes that hand them on, per pair found at once."""
 _ENOUGH_ROWS = 1024
 _NARROW_TUPLE = 64
+_STAGED_SHARE = 8
 _LONGEST_STAGED = 16384
 """Staged rows leave after so many further arrivals, however few they are."""
 
 
-def staging_bytes(fragment_bytes: int, pairs: int, widest_master_row: int) -> int:
-    """What staging takes for fragments of that size and so many pairs at a time."""
-    staged = min(fragment_bytes, _ENOUGH_ROWS * 2 * (widest_master_row + _NARROW_TUPLE))
+def staging_bytes(
+    fragment_bytes: int, pairs: int, widest_master_row: int, large: bool = False
+) -> int:
+    """What staging takes for fragments of that size and so many pairs at a time.
+
+    `large`: most fragments are, so they are not staged.
+    """
+    staged = fragment_bytes // _STAGED_SHARE if large else fragment_bytes
+    staged = min(staged, _ENOUGH_ROWS * 2 * (widest_master_row + _NARROW_TUPLE))
     return fragment_bytes + 2 * staged + pairs * PAIR_BYTES
 
 
@@ -59,9 +66,10 @@ class Output:
         pairs: int,
         grant: Grant,
         recorder: Recorder,
+        large: bool = False,
     ) -> None:
         """Room for fragments of `fragment_bytes`, made of at most `pairs` pairs."""
-        size = staging_bytes(fragment_bytes, pairs, widest_master_row)
+        size = staging_bytes(fragment_bytes, pairs, widest_master_row, large)
         grant.take(size)
         self._staged_limit = (size - fragment_bytes - pairs * PAIR_BYTES) // 2
         self.pairs = Pairs(np.empty(pairs, np.int32), np.empty(pairs, np.int32))
@@ -74,7 +82,6 @@ class Output:
         self._staged: list[pa.RecordBatch] = []
         self._staged_rows = 0
         self._staged_until = 0
-        self._payload = len(shape.payload)
         self._spare = SpareMemory()
 
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
@@ -118,7 +125,11 @@ class Output:
 
     def put(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> None:
         """Stage result rows without sending: at most one fragment before `arrived` is called."""
-        self._add([*stream.columns, *master.columns[: self._payload]], stream.num_rows)
+        self.put_columns([*stream.columns, *master.columns], stream.num_rows)
+
+    def put_columns(self, columns: list[pa.Array], rows: int) -> None:
+        """The same, from the columns of both; the payload comes first among the master's."""
+        self._add(columns[: len(self._shape.output_schema)], rows)
 
     def matched(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Result rows: the i-th stream tuple with the i-th master row, whose payload is first."""

@@ -17,9 +17,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from semistream.algorithms import fixed_engine
+from semistream.algorithms.registry import AUTO
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
 from semistream.cost.auto import IN_MEMORY, in_memory
+from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
@@ -29,16 +31,8 @@ from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
 from semistream.spark.worker import JoinTask, Option, key_types, operator
 
-__all__ = ["AUTO_UNLESS_IN_MEMORY", "Option", "join"]
+__all__ = ["Option", "join"]
 
-AUTO_UNLESS_IN_MEMORY: Final[tuple[str, Mapping[str, Option]]] = (
-    "chybridjoin",
-    {"front_percent": 50},
-)
-"""What algorithm="auto" means when R does not fit the memory: an algorithm and default options.
-
-A task ends with its micro-batch, so few tuples ever wait and the front stage can have more memory
-than usual."""
 _FRESHNESS: Final = ("pinned", "latest")
 _AMPLE: Final = 1 << 40
 """More bytes than any engine needs."""
@@ -72,7 +66,9 @@ def join(
         memory: the budget of each task that runs at a time, as bytes or "64MB". A Python worker
             keeps its engine, and so the memory, between micro-batches.
         how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
-        algorithm: one of `ALGORITHMS`, or "auto".
+        algorithm: one of `ALGORITHMS`, or "auto": then all of R is kept in memory if it fits, and
+            else each worker chooses algorithm and sizes by how many tuples its tasks have;
+            `plan(…, task_tuples=…)` says what it will be.
         columns: the master's columns to add, by default all but its key.
         freshness: "pinned" for the version that `master` has open; "latest" for the newest when
             a task starts. With "latest", tasks of one batch, or a batch and its replay, may see
@@ -88,8 +84,8 @@ def join(
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     _check(df, freshness, shuffle, options)
-    may_broadcast = algorithm == "auto" and not options and freshness == "pinned"
-    algorithm, chosen = _resolved(algorithm, options)
+    may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
+    chosen: dict[str, Any] = dict(options)
     given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
     shape = _checked_shape(df, master, algorithm, given | chosen)
     pinned = freshness == "pinned"
@@ -164,12 +160,6 @@ def _checked_shape(
     if getattr(master, "shard_count", 1) > 1:
         # `is_divided` checks the memory later, once it knows how the shards share it.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
+    if algorithm == AUTO:
+        return micro_batch_engine(master, **arguments).shape(stream_schema(df))
     return fixed_engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
-
-
-def _resolved(algorithm: str, options: Mapping[str, Option]) -> tuple[str, dict[str, Any]]:
-    """The algorithm and options to run, with "auto" replaced by what it means."""
-    if algorithm != "auto":
-        return algorithm, dict(options)
-    chosen, defaults = AUTO_UNLESS_IN_MEMORY
-    return chosen, {**defaults, **options}

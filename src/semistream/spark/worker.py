@@ -23,6 +23,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from semistream.algorithms import Engine, fixed_engine
+from semistream.algorithms.registry import AUTO
+from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
@@ -130,6 +132,8 @@ class JoinTask:
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or one of its shards, with all of the memory or a part."""
         options: dict[str, Any] = dict(self.options)
+        if self.algorithm == AUTO:
+            return micro_batch_engine(master, memory=memory, **self._terms(), **options)
         return fixed_engine(
             master, algorithm=self.algorithm, memory=memory, **self._terms(), **options
         )

@@ -152,7 +152,7 @@ def test_when_the_stream_is_divided(
     plan = capsys.readouterr().out
     assert ("MapInArrow semistream_divide" in plan) == divides
     assert ("REPARTITION_BY_NUM" in plan) == divides
-    assert "MapInArrow semistream_chybridjoin" in plan
+    assert "MapInArrow semistream_auto" in plan
 
 
 def test_one_shard_is_never_divided(
