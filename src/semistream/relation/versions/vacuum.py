@@ -86,8 +86,8 @@ def vacuum(
     there = _there(storage) if sizes else set()
     left = tuple(name for name in sizes if name in there)
     files = tuple(name for name in sizes if name not in left)
-    versions = tuple(number for number in gone if manifest_name(number) not in left)
-    return Vacuumed(versions, files, sum(sizes[name] for name in files), left)
+    numbers = [number for number in gone if manifest_name(number) not in left]
+    return Vacuumed(tuple(numbers), files, sum(sizes[name] for name in files), left)
 
 
 def _is_number(value: object) -> bool:
@@ -96,10 +96,11 @@ def _is_number(value: object) -> bool:
 
 def _numbers(pinned: object) -> list[int]:
     """The versions to keep, as a list; `OptionError` if they are none."""
-    pins = list(pinned) if isinstance(pinned, Iterable) else [None]
-    if not all(type(number) is int for number in pins):
-        raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
-    return pins
+    if isinstance(pinned, Iterable):
+        pins: list[int] = list(pinned)
+        if all(type(number) is int for number in pins):
+            return pins
+    raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
 
 
 def _there(storage: Storage) -> set[str]:
