@@ -18,7 +18,9 @@ from tests.chaos.registry import ATTACKS
 def judged(attack: Attack, seed: int, number: int, folder: Path) -> Verdict:
     """Run one case. An error that a case lets through must be one of semistream's."""
     try:
-        return attack.case(case_random(seed, attack.name, number), folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return attack.case(case_random(seed, attack.name, number), folder)
     except InternalError:
         return Verdict(UNCLEAR, traceback.format_exc(limit=-4))
     except SemistreamError:
@@ -31,7 +33,6 @@ def main() -> None:
     """Arguments: the attack, the seed, the first case and the one after the last."""
     attack = ATTACKS[sys.argv[1]]
     seed, first, stop = map(int, sys.argv[2:5])
-    warnings.simplefilter("ignore")
     for number in range(first, stop):
         folder = Path(tempfile.mkdtemp(prefix="chaos-"))
         try:

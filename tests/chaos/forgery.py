@@ -1,8 +1,8 @@
 """Hostile files of a master table: changed on purpose, with checksums that are right again.
 
 A page may then hold other rows, and a filter may deny keys: nobody can see that. But nothing
-crashes and every error is clear. An index or a manifest that does not fit its pages is noticed, so there no
-row may be wrong either.
+crashes and every error is clear. An index or a manifest that does not fit its pages is noticed, so
+there no row may be wrong either.
 """
 
 from __future__ import annotations

@@ -99,6 +99,13 @@ def test_no_number_of_a_page_leads_outside(path: Path, way: str, number: int) ->
 
 
 @pytest.mark.parametrize("way", READERS)
+def test_a_page_that_is_the_end_of_a_stream_is_refused(path: Path, way: str) -> None:
+    forge_page(path, 0, put(4, 0, "<i"))
+    with pytest.raises(CorruptPageError, match="Page 0 of"):
+        READERS[way](path)
+
+
+@pytest.mark.parametrize("way", READERS)
 def test_no_offset_of_a_value_leads_outside(path: Path, way: str) -> None:
     index = ss.MasterTable.open(path).pages
 

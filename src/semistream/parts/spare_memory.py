@@ -1,8 +1,8 @@
 """Spare memory: what Arrow has freed and its allocator keeps.
 
 A join makes and frees an Arrow batch for every piece of output. The allocator keeps freed memory
-for a while and finds new places meanwhile: beside a budget of 32 MB another 27 MB were held, with 4 MB
-in use. So the join asks for it to be given back, now and then: the call takes some 50 µs.
+for a while and finds new places meanwhile: beside a budget of 32 MB another 27 MB were held, with
+4 MB in use. So the join asks for it to be given back, now and then: the call takes some 50 µs.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class PageReader:
                     raise self.corrupt(page, "its checksum is not the one that was written")
                 try:
                     batches.append(decode(message, schema))
-                except (OSError, ValueError, pa.ArrowException) as error:
+                except (OSError, EOFError, ValueError, pa.ArrowException) as error:
                     raise self.corrupt(page, f"it cannot be decoded ({error})") from error
                 if not self._decoded.item(page):
                     self._check_content(page, message, batches[-1])

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
 from semistream.relation.storage import FOLDERS, FileEntry, Storage
@@ -87,8 +86,8 @@ def vacuum(
     there = _there(storage) if sizes else set()
     left = tuple(name for name in sizes if name in there)
     files = tuple(name for name in sizes if name not in left)
-    vanished = tuple(number for number in gone if manifest_name(number) not in left)
-    return Vacuumed(vanished, files, sum(sizes[name] for name in files), left)
+    numbers = [number for number in gone if manifest_name(number) not in left]
+    return Vacuumed(tuple(numbers), files, sum(sizes[name] for name in files), left)
 
 
 def _is_number(value: object) -> bool:
@@ -97,10 +96,11 @@ def _is_number(value: object) -> bool:
 
 def _numbers(pinned: object) -> list[int]:
     """The versions to keep, as a list; `OptionError` if they are none."""
-    pins: list[Any] = list(pinned) if isinstance(pinned, Iterable) else [None]
-    if not all(type(number) is int for number in pins):
-        raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
-    return pins
+    if isinstance(pinned, Iterable):
+        pins: list[int] = list(pinned)
+        if all(type(number) is int for number in pins):
+            return pins
+    raise OptionError(f"pinned={pinned!r} must be a list of versions' numbers.")
 
 
 def _there(storage: Storage) -> set[str]:
