@@ -81,7 +81,7 @@ class DiskBuffer:
         self._shape = shape
         self._all_columns = master.stored_schema.names == shape.read_columns
         self._pages = master.pages
-        self._per_partition = partition_pages
+        self.partition_pages = self._per_partition = partition_pages
         self._recorder = recorder
         self.reader = master.reader(io)
         self._locator = master.locator(io)
