@@ -46,8 +46,8 @@ class Learned(NamedTuple):
         order = order[frequency[order] > 0]
         return cls(kept.codes(firsts[order]), frequency[order])
 
-    def chosen(self, which: NDArray[np.bool_] | slice) -> Learned:
-        """Some of them."""
+    def chosen(self, which: NDArray[np.bool_ | np.intp] | slice) -> Learned:
+        """Some of them, by a mask, by their places, or a slice."""
         return Learned(self.codes[which], self.frequency[which])
 
 

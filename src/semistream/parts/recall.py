@@ -40,9 +40,10 @@ def recall(
     A page of R has `page_bytes`. A page that cannot be read ends the sweep: the error belongs to
     whoever needs the page.
     """
-    codes = learned.codes.view()
-    codes.flags.writeable = False
-    lacking = front.kept.lacks(codes)
+    # A hint may name a code twice; its rows must not be kept twice.
+    learned = learned.chosen(np.sort(np.unique(learned.codes, return_index=True)[1]))
+    learned.codes.flags.writeable = False
+    lacking = front.kept.lacks(learned.codes)
     learned = learned.chosen(lacking).chosen(slice(front.room_for_codes))
     if not len(learned.codes):
         return
@@ -70,7 +71,7 @@ def _sweep(
     read = _most_wanted(partition, max(1, int(_MOST_BYTES / page_bytes / per_partition)))
     learned, partition = learned.chosen(read), partition[read]
     order = np.lexsort((learned.codes, partition))
-    learned, partition = Learned(*(part[order] for part in learned)), partition[order]
+    learned, partition = learned.chosen(order), partition[order]
     if look_ups is not None:
         for found in look_ups.sweep(learned.codes, partition):
             front.keep(found, *_in_set(found, learned))

@@ -13,6 +13,7 @@ The file is a hint. Whatever is wrong with it, or old, the join gives the same r
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -49,15 +50,17 @@ class LearnedFile:
         try:
             with open(self._path, "rb") as file:
                 header = json.loads(file.readline(_MOST_HEADER))
-                keys = min(int(header["keys"]), _MOST_KEYS)
+                keys = min(max(int(header["keys"]), 0), _MOST_KEYS)
                 content = file.read(keys * _BYTES_PER_KEY)
         except (OSError, ValueError, KeyError, TypeError):
             return Learned.nothing()
         expected = (_FORMAT, xxhash.xxh3_64_hexdigest(content))
-        if (header.get("format"), header.get("checksum")) != expected or not keys:
+        found = (header.get("format"), header.get("checksum"))
+        if found != expected or keys < 1 or len(content) != keys * _BYTES_PER_KEY:
             return Learned.nothing()
         codes = np.frombuffer(content, np.int64, keys)[:most].copy()
-        return Learned(codes, np.frombuffer(content, np.float32, keys, 8 * keys)[:most].copy())
+        frequency = np.frombuffer(content, np.float32, keys, 8 * keys)[:most].copy()
+        return Learned(codes, np.nan_to_num(frequency))
 
     @property
     def is_due(self) -> bool:
@@ -87,4 +90,5 @@ class LearnedFile:
             unfinished.write_bytes(json.dumps(header).encode() + b"\n" + content)
             unfinished.replace(self._path)
         except OSError:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished.unlink()

@@ -10,7 +10,8 @@ stage and open files, and whatever Spark ships refers to this module by name.
                      │   │                    └─► drop
                      └── an engine of an older version or another schema; the learned file
 
-A new engine begins with what another of the same join has learned, in this worker or in any. With a master table in shards, what is kept is a `OneShard` or an `AllShards` in place of an engine.
+A new engine begins with what another of the same join has learned, in this worker or in any. With
+a master table in shards, what is kept is a `OneShard` or an `AllShards` in place of an engine.
 """
 
 from __future__ import annotations
