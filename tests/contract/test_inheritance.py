@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_less_memory_keeps_the_most_frequent(contract: Contract) -> None:
 @pytest.mark.parametrize("algorithm", ["chybridjoin", "cinlj"])
 def test_a_broken_page_is_an_error_only_to_those_who_need_it(contract: Contract) -> None:
     master = contract.master(BEFORE)
-    (pages,) = (master.path / "data").glob("*pages.arrow")
+    (pages,) = (Path(master.path) / "data").glob("*pages.arrow")
     content = bytearray(pages.read_bytes())
     content[int(master.pages.offset[-1]) + 500] ^= 1
     pages.write_bytes(content)

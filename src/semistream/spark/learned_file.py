@@ -58,8 +58,8 @@ class LearnedFile:
         found = (header.get("format"), header.get("checksum"))
         if found != expected or keys < 1 or len(content) != keys * _BYTES_PER_KEY:
             return Learned.nothing()
-        codes = np.frombuffer(content, np.int64, keys)[:most].copy()
-        frequency = np.frombuffer(content, np.float32, keys, 8 * keys)[:most].copy()
+        codes = np.frombuffer(content, "<i8", keys)[:most].copy()
+        frequency = np.frombuffer(content, "<f4", keys, 8 * keys)[:most].copy()
         return Learned(codes, np.nan_to_num(frequency))
 
     @property

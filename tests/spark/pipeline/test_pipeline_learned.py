@@ -65,7 +65,7 @@ def test_retried_tuples_and_new_versions_leave_it_warm(shop: Shop) -> None:
     assert any(line["retried"] for line in lines)
     warm = [line["hit_ratio"] * line["arrived"] / line["source"] for line in lines[1:]]
     assert min(warm) > 0.9
-    found = dict((n, name) for n, name, key in shop.rows("out", "n", "name", "id") if key == 7)
+    found = {n: name for n, name, key in shop.rows("out", "n", "name", "id") if key == 7}
     assert [found[n] for n in sorted(found)] == ["name of number 7"] * 200 + ["another name"] * 200
 
 
