@@ -74,7 +74,7 @@ INNER = {
         *("locator_frame_bytes", "manifest", "membership_filter", "pages", "reader", "storage"),
         *("stored_schema", "use_builder", "widest_row"),
     },
-    "Engine": {"check"},
+    "Engine": {"check", "inherit", "learned", "leave"},
     "JoinShape": {
         *("check_batch", "kept_schema", "key_codes", "plain", "row_codes"),
         *("true_matches", "tuple_bytes"),

@@ -91,6 +91,76 @@ def test_another_schema_has_another_engine(engines: EngineCache, task: JoinTask)
     assert len(engines) == 2
 
 
+HOT = pa.record_batch({"id": pa.array([*range(0, 30, 3)] * 40)})
+"""Few keys, again and again."""
+
+
+def hits(task: JoinTask, folder: Path, *batches: pa.RecordBatch) -> list[int]:
+    """Tuples that the front stage has answered, in a task for each batch."""
+    found = []
+    for batch in batches:
+        for file in folder.glob("*.json"):
+            file.unlink()
+        table = pa.Table.from_batches(list(replace(task, metrics=str(folder))(iter([batch]))))
+        assert table.num_rows == batch.num_rows
+        (file,) = folder.glob("*.json")
+        found.append(json.loads(file.read_text())["front_hits"])
+    return found
+
+
+@pytest.fixture
+def reading(task: JoinTask) -> JoinTask:
+    """Reads its pages, so that the front stage learns."""
+    return replace(task, io="unmapped")
+
+
+def test_nullable_or_not_it_is_the_same_engine(
+    engines: EngineCache, reading: JoinTask, tmp_path: Path
+) -> None:
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False)], {"a": "b"})
+    other = pa.RecordBatch.from_arrays(HOT.columns, schema=strict)
+    cold, *warm = hits(reading, tmp_path / "m", HOT, other, HOT, other)
+    assert cold < HOT.num_rows
+    assert warm == [HOT.num_rows] * 3
+    assert len(engines) == 1
+
+
+def test_an_engine_of_another_schema_begins_with_what_was_learned(
+    engines: EngineCache, reading: JoinTask, tmp_path: Path
+) -> None:
+    narrow = HOT.cast(pa.schema([("id", pa.int32())]))
+    cold, warm, narrow_warm, again = hits(reading, tmp_path / "m", HOT, HOT, narrow, HOT)
+    assert cold < warm == narrow_warm == again == HOT.num_rows
+
+
+def test_a_newer_version_begins_with_what_was_learned(
+    engines: EngineCache, reading: JoinTask, tmp_path: Path
+) -> None:
+    latest = replace(reading, version=None)
+    hits(latest, tmp_path / "m", HOT, HOT)
+    changed = pa.table({"id": [3, 9], "name": ["new 3", "new 9"]})
+    ss.MasterTable.open(latest.path).upsert(changed)
+    assert hits(latest, tmp_path / "m", HOT) == [HOT.num_rows]
+    names = {r for b in latest(iter([HOT])) for r in zip(*b.to_pydict().values(), strict=True)}
+    assert {name for _, name in names} >= {"new 3", "new 9", "name 0", "name 6"}
+    assert not {name for _, name in names} & {"name 3", "name 9"}
+    assert len(engines) == 1
+
+
+def test_a_new_worker_begins_with_what_others_have_learned(
+    engines: EngineCache, reading: JoinTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = replace(reading, learned=str(tmp_path / "learned"))
+    cold, _ = hits(shared, tmp_path / "m", HOT, HOT)
+    (file,) = (tmp_path / "learned").iterdir()
+    monkeypatch.setattr(worker, "_ENGINES", EngineCache(2))
+    assert hits(shared, tmp_path / "m", HOT) == [HOT.num_rows]
+    file.write_bytes(b"{}" + file.read_bytes()[2:])
+    monkeypatch.setattr(worker, "_ENGINES", EngineCache(2))
+    assert hits(shared, tmp_path / "m", HOT) == [cold]
+    assert_same_rows(list(shared(iter([SALES]))), expected())
+
+
 def test_few_engines_are_kept(engines: EngineCache, task: JoinTask) -> None:
     used = [replace(task, memory=memory << 20) for memory in (1, 2, 3)]
     for each in (used[0], used[1], used[0], used[2]):

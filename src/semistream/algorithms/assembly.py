@@ -28,9 +28,11 @@ from semistream.parts.front_stage import FrontStage
 from semistream.parts.in_place import InPlace
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
+from semistream.parts.learned import Learned, Legacy
 from semistream.parts.look_ups import LookUps
 from semistream.parts.output import Output
 from semistream.parts.rebalancer import Rebalancer, SlotOwner
+from semistream.parts.recall import recall
 from semistream.parts.recent_keys import RecentKeys
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stage import Stage
@@ -66,8 +68,12 @@ class Assembly:
         budget: MemoryBudget,
         recorder: Recorder,
         io: str,
+        legacy: Legacy | None = None,
     ) -> None:
-        """Take the grants of the parts that every algorithm has."""
+        """Take the grants of the parts that every algorithm has.
+
+        The front stage goes on with the rows of the legacy that it can use.
+        """
         self.plan = plan
         self.master = master
         self.shape = shape
@@ -102,7 +108,7 @@ class Assembly:
             grant = budget.grant("disk buffer")
             sizes = plan.partition_pages, plan.look_ups, plan.found_bytes
             self.look_ups = LookUps(master, shape, *sizes, io, grant, recorder)
-        self.front = self._front_stage() if plan.front_rows else None
+        self.front = self._front_stage(legacy) if plan.front_rows else None
         self.stream: TupleSource = self.buffer
         self._mapped = MappedPages.of(self.disk.reader) if plan.in_place_rows else None
         if self._mapped is not None:
@@ -117,6 +123,19 @@ class Assembly:
         self.buffer.restart(batches)
         if self.front is not None:
             self.front.restart()
+
+    def recall(self, learned: Learned) -> None:
+        """Read the rows of learned keys that the front stage lacks, before the stream begins."""
+        if self.front is not None and self.plan.admission != "pinned":
+            size = self.master.pages.length.mean()
+            recall(self.front, learned, self.disk, self.look_ups, size)
+
+    def legacy(self) -> Legacy | None:
+        """What the next run can use of the front stage of this one, which is over."""
+        if self.front is None or self.plan.admission == "pinned":
+            return None
+        kept = self.front.kept
+        return Legacy(Learned.nothing(), kept, self.master, self.front.rule)
 
     def close(self) -> None:
         """Close the files."""
@@ -213,24 +232,33 @@ class Assembly:
             grant,
         )
 
-    def _front_stage(self) -> FrontStage:
-        kept = KeptRows(
-            self.shape.kept_schema(self.master.stored_schema),
-            self.plan.front_rows,
-            self.plan.front_heap_bytes,
-            self.budget.grant("front stage"),
-            self.plan.front_most_rows,
-        )
+    def _front_stage(self, legacy: Legacy | None) -> FrontStage:
+        kept = self._kept_rows(legacy)
         average_row = kept.heap.limit / kept.capacity
+        rule = self._rule(average_row)
+        if legacy is not None and legacy.rule is not None:
+            rule.go_on_from(legacy.rule)
         return FrontStage(
             kept,
-            self._rule(average_row),
+            rule,
             self.shape,
             self.output,
             self.recorder,
             -(-self.master.page_count // self.plan.partition_pages),
             average_row,
         )
+
+    def _kept_rows(self, legacy: Legacy | None) -> KeptRows:
+        """Those of the legacy if they fit the plan, or none yet."""
+        plan, grant = self.plan, self.budget.grant("front stage")
+        schema = self.shape.kept_schema(self.master.stored_schema)
+        sizes = plan.front_rows, plan.front_heap_bytes
+        if legacy is not None and plan.admission != "pinned":
+            kept = legacy.rows_for(self.master, schema, plan.front_most_rows)
+            if kept is not None:
+                kept.move_to(grant, *sizes)
+                return kept
+        return KeptRows(schema, *sizes, grant, plan.front_most_rows)
 
     def _rule(self, average_row: float) -> AdmissionRule:
         plan, layout = self.plan, TupleLayout(self.shape)

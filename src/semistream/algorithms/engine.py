@@ -34,6 +34,7 @@ from semistream.budget import MemoryBudget, parse_memory
 from semistream.errors import InternalError, OptionError, StreamSchemaError
 from semistream.metrics import Clock, Metrics, Recorder
 from semistream.parts.join_shape import JoinShape, On
+from semistream.parts.learned import Learned, Legacy
 from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
@@ -97,6 +98,7 @@ class Engine:
         self._in_use = Lock()
         self._running: tuple[Algorithm, Feed] | None = None
         self._idle: _Built | None = None
+        self._legacy: Legacy | None = None
         self.plans: list[JoinPlan] = []
         """The plans so far, the one in use last; one unless the engine retunes itself."""
 
@@ -212,6 +214,28 @@ class Engine:
         """Close the files and give back the memory that are kept for another run."""
         with self._alone():
             self._let_go()
+            self._legacy = None
+
+    def learned(self, most: int | None = None) -> Learned:
+        """The keys that the front stage holds between two runs, the most frequent first."""
+        front = None if self._idle is None else self._idle.assembly.front
+        return Learned.nothing() if front is None else Learned.of(front.kept, most=most)
+
+    def leave(self) -> Legacy | None:
+        """Close the engine; what its front stage holds is for `inherit` of another."""
+        with self._alone():
+            self._let_go(keep_learned=True)
+            legacy, self._legacy = self._legacy, None
+            return legacy
+
+    def inherit(self, legacy: Legacy) -> None:
+        """Begin the next run with what an engine of the same join has learned.
+
+        Its master may be another version: rows that may have changed are read anew. It changes
+        what is fast, never what comes out.
+        """
+        if self._idle is None:
+            self._legacy = legacy
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         with self._alone():
@@ -278,9 +302,10 @@ class Engine:
         if bind is not None:
             bind(self._recorder)
 
-    def _let_go(self) -> None:
-        """Forget the parts of the last run."""
+    def _let_go(self, keep_learned: bool = False) -> None:
+        """Forget the parts of the last run; what it has learned may stay for the next."""
         if self._idle is not None:
+            self._legacy = self._idle.assembly.legacy() if keep_learned else None
             self._idle.assembly.close()
             self._idle = None
             self._replace_budget(self._memory)
@@ -298,7 +323,7 @@ class Engine:
                 yield from self._join_section(first, feed)
                 first = feed.next_section()
                 if first is not None:
-                    self._let_go()
+                    self._let_go(keep_learned=True)
         finally:
             self._recorder.stop()
             feed.close()
@@ -328,7 +353,7 @@ class Engine:
             return None
         if idle.suits(first) and feed.resume(idle.assembly):
             return idle
-        self._let_go()
+        self._let_go(keep_learned=True)
         return None
 
     def _built(self, first: pa.RecordBatch, feed: Feed) -> _Built:
@@ -340,12 +365,16 @@ class Engine:
             self._retuner.use(plan)
         if plan.memory != self._budget.total:
             self._replace_budget(plan.memory)
+        legacy, self._legacy = self._legacy if plan.front_rows else None, None
         assembly = Assembly(
-            plan, self._master, shape, feed.buffer, self._budget, self._recorder, self._io
+            plan, self._master, shape, feed.buffer, self._budget, self._recorder, self._io, legacy
         )
         widest = shape.tuple_bytes(shape.plain(first)) if first.num_rows else 0
         try:
-            return _Built(assembly, BY_NAME[plan.algorithm].assemble(assembly), widest)
+            built = _Built(assembly, BY_NAME[plan.algorithm].assemble(assembly), widest)
+            if legacy is not None:
+                assembly.recall(legacy.learned)
+            return built
         except BaseException:
             assembly.close()
             raise

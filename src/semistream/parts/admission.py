@@ -53,6 +53,9 @@ class AdmissionRule(Protocol):
     def adapt(self, full: bool, evicted: int, kept: int) -> None:
         """A share of a turn is over: what the front stage looks like."""
 
+    def go_on_from(self, before: AdmissionRule) -> None:
+        """The same stream was seen by another rule before: use what it knows, if anything."""
+
 
 class PaperRule:
     """A threshold on f, the least frequent is replaced (Naeem et al. 2017, §3.2.1).
@@ -92,6 +95,11 @@ class PaperRule:
         elif not full:
             self.threshold = max(1.0, self.threshold * 0.8)
 
+    def go_on_from(self, before: AdmissionRule) -> None:
+        """Take over the threshold, unless it is held."""
+        if self._moves and isinstance(before, PaperRule):
+            self.threshold = before.threshold
+
 
 class PinnedRule:
     """What was put in at the start stays, and nothing else comes in (Optimised X-HYBRIDJOIN)."""
@@ -115,6 +123,9 @@ class PinnedRule:
 
     def adapt(self, full: bool, evicted: int, kept: int) -> None:
         """Nothing moves."""
+
+    def go_on_from(self, before: AdmissionRule) -> None:
+        """Nothing is known beyond the kept keys."""
 
 
 class BalanceRule:
@@ -148,6 +159,9 @@ class BalanceRule:
 
     def adapt(self, full: bool, evicted: int, kept: int) -> None:
         """Nothing moves."""
+
+    def go_on_from(self, before: AdmissionRule) -> None:
+        """Nothing is known beyond the kept keys."""
 
 
 class TinyLfuRule:
@@ -197,3 +211,8 @@ class TinyLfuRule:
 
     def adapt(self, full: bool, evicted: int, kept: int) -> None:
         """Nothing moves."""
+
+    def go_on_from(self, before: AdmissionRule) -> None:
+        """Take over the counts, if they are as many."""
+        if isinstance(before, TinyLfuRule) and before._bits == self._bits:
+            self._sketch, self._counted = before._sketch, before._counted

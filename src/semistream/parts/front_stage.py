@@ -36,6 +36,8 @@ from semistream.parts.row_arena import Chosen, LaidOut
 from semistream.parts.stream_buffer import Arrivals
 
 _CANDIDATES = 1024
+_BYTES_PER_CODE = 48
+"""A code with its frequency, and what sorting both by place takes."""
 
 
 class FrontStage:
@@ -71,10 +73,19 @@ class FrontStage:
         self.rebalancer: Rebalancer | None = None
 
     def restart(self) -> None:
-        """Another stream begins: what is kept stays, the counters start from nothing."""
-        self.next_tick = self._reads_per_tick
+        """Another stream begins: what is kept stays, the counters start from what they are now."""
+        self.next_tick = self._recorder.partitions_read + self._reads_per_tick
         self._looked_up = self._looked_up_at_tick = 0
-        self._looked_up_before = self._hits_before = 0
+        self._looked_up_before, self._hits_before = 0, self._recorder.front_hits
+
+    @property
+    def room_for_codes(self) -> int:
+        """How many codes may be held here for a while, until their rows take the room.
+
+        Rows are of average size; what a code takes meanwhile is counted with its row.
+        """
+        row = self._average_row + BYTES_PER_ROW
+        return int(self._free_rows * row / (row + _BYTES_PER_CODE))
 
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """A partition was probed with these pairs' rows: its frequent keys may come in."""
@@ -112,13 +123,21 @@ class FrontStage:
         candidates = np.zeros(len(firsts), CANDIDATE)
         candidates["first"] = firsts
         candidates["last"] = np.append(firsts[1:], partition.stop)
+        self.keep(partition, candidates, partition.codes_of(candidates))
+
+    def keep(
+        self,
+        source: Partition | LookUpSet,
+        candidates: NDArray[np.void],
+        codes: NDArray[np.int64],
+    ) -> None:
+        """Keep these keys, none of which is kept yet, as far as there is room."""
         counts = candidates["last"] - candidates["first"]
-        candidates = candidates[counts <= self._most_rows]
-        counts = candidates["last"] - candidates["first"]
+        few = counts <= self._most_rows
+        candidates, codes, counts = candidates[few], codes[few], counts[few]
         room = int(np.searchsorted(np.cumsum(counts), self._free_rows, side="right"))
         if room:
-            codes = partition.codes_of(candidates[:room])
-            self._keep(partition, candidates[:room], codes, counts[:room])
+            self._keep(source, candidates[:room], codes[:room], counts[:room])
 
     def check(self) -> None:
         """Assert the invariants of the kept rows."""

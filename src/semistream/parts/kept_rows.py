@@ -28,6 +28,8 @@ Slots = NDArray[np.int32]
 
 BYTES_PER_ROW = NODE.itemsize + HEAP_BYTES_PER_SLOT + 4 + 4 + 12 + 2
 """Node, place of the row, bucket, free list, three numbers and two flags, per kept row."""
+_OWN_BYTES_PER_ROW = BYTES_PER_ROW - HEAP_BYTES_PER_SLOT - 4
+"""Those that are neither the heap's nor buckets."""
 _NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -64,6 +66,7 @@ class KeptRows:
         own = front_stage_bytes(capacity, most_rows, 0)
         grant.take(own - capacity * HEAP_BYTES_PER_SLOT)
         self._grant = grant
+        self._schema = schema
         self.columns = schema.names
         self.heap: RowArena | TupleHeap
         if RowLayout.holds(schema):
@@ -211,12 +214,33 @@ class KeptRows:
         self._free[self.free : self.free + count] = removed
         self.free += count
 
+    def suits(self, schema: pa.Schema, most_rows: int) -> bool:
+        """Whether rows of this schema can be kept here, and so many of them."""
+        return self._bits == bucket_bits(most_rows, 1) and self._schema.equals(schema)
+
+    def move_to(self, grant: Grant, capacity: int, heap_bytes: int) -> None:
+        """Belong to another budget, with this much room; the least frequent keys go if need be."""
+        fewer, less = min(capacity, self.capacity), min(heap_bytes, self.heap.arena_bytes)
+        if fewer < self.capacity or less < self.heap.arena_bytes:
+            self._shrink(fewer, less)
+            self._fit(fewer, less)
+        own = (4 << self._bits) + self.capacity * _OWN_BYTES_PER_ROW
+        grant.take(own)
+        self._grant.give(own)
+        self._grant = grant
+        self.heap.belong_to(grant)
+        self._fit(capacity, heap_bytes)
+
     def resize(self, capacity: int, heap_bytes: int) -> None:
         """Have room for more or fewer rows; if fewer, the least frequent keys go."""
         if capacity < self.capacity:
             self._shrink(capacity, heap_bytes)
+        self._fit(capacity, heap_bytes)
+
+    def _fit(self, capacity: int, heap_bytes: int) -> None:
+        """Have as many slots and bytes as this; those that go must be free."""
         before = self.capacity
-        per_row = BYTES_PER_ROW - HEAP_BYTES_PER_SLOT - 4
+        per_row = _OWN_BYTES_PER_ROW
         if capacity > before:
             self._grant.take((capacity - before) * per_row)
         self.chains.nodes.resize(capacity, refcheck=False)

@@ -80,10 +80,28 @@ class LookUpSet:
         codes, ends = self.wanted
         low, high = self._index.settled_by_runs(*self._pages(partitions))
         taken = table.codes_in(partitions, low, high, codes, ends)
-        self.partitions = partitions[:taken]
+        self._begin(partitions[:taken])
+
+    def want_these(self, codes: Codes, partitions: Codes) -> None:
+        """Look up the first of some codes, as many as have room.
+
+        Each is settled by its partition. Both are in ascending order.
+        """
+        starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+        stops = np.append(starts[1:], len(codes))[: len(self._is_read)]
+        count = min(len(self.wanted.codes), int(stops[-1]))
+        taken = int(np.searchsorted(stops, count, side="left")) + 1
+        self.wanted.codes[:count] = codes[:count]
+        self.wanted.ends[:taken] = np.minimum(stops[:taken], count)
+        self._begin(partitions[starts[:taken]])
+
+    def _begin(self, partitions: Codes) -> None:
+        """Nothing is found yet of what is wanted of these partitions."""
+        taken = len(partitions)
+        self.partitions = partitions
         self._is_read[:taken] = self._may_have_codes()
         self.found.used[:] = 0
-        self.found.used[DONE] = ends[taken - 1]
+        self.found.used[DONE] = self.wanted.ends[taken - 1]
         self.found.counts[:] = 0
         self.found.nulls[:] = False
 

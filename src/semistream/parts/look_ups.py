@@ -11,6 +11,7 @@ the rows of waiting codes are kept. Two sets are being found while a third is jo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -19,7 +20,7 @@ from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.frame_finder import FrameFinder, ReadCounts, finder_bytes
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_up_set import LookUpSet
+from semistream.parts.look_up_set import Codes, LookUpSet
 from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
@@ -51,6 +52,7 @@ class LookUps:
         """At most `most` partitions in a set."""
         grant.take(look_up_bytes(master, partition_pages, found_bytes))
         self._most = most
+        self.partition_pages = partition_pages
         self._under_way = np.zeros(-(-len(master.pages) // partition_pages), np.uint8)
         """Which partitions are in a set that is being found or joined."""
         self._free = deque(
@@ -76,6 +78,20 @@ class LookUps:
         """The rows of the set have been joined."""
         self._under_way[look_ups.partitions] = 0
         self._free.append(look_ups)
+
+    def sweep(self, codes: Codes, partitions: Codes) -> Iterator[LookUpSet]:
+        """The rows of codes that no tuple waits for, a set at a time; nothing may be under way.
+
+        Each code is settled by its partition. They come in ascending order.
+        """
+        done = 0
+        while done < len(codes):
+            look_ups = self._free[0]
+            look_ups.want_these(codes[done:], partitions[done:])
+            self._count(look_ups, self._finder.find(look_ups))
+            # A code whose rows alone have no room is left out.
+            done += max(len(look_ups.codes), 1)
+            yield look_ups
 
     def close(self) -> None:
         """Close the files, after the reads that may be under way."""

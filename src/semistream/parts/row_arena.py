@@ -216,6 +216,11 @@ class RowArena:
         self.set_bytes(arena_bytes)
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes for rows, dead ones and spare room included."""
+        return self._granted - len(self._at) * BYTES_PER_SLOT
+
+    @property
     def free_bytes(self) -> int:
         """Bytes of rows that could be put, dead rows not counted against them."""
         return self.limit - self._living * GRANULE
@@ -301,6 +306,12 @@ class RowArena:
         self.set_bytes(arena_bytes)
         if after < before:
             self._grant.give(before - after)
+
+    def belong_to(self, grant: Grant) -> None:
+        """From now on its bytes are taken from this grant."""
+        grant.take(self._granted)
+        self._grant.give(self._granted)
+        self._grant = grant
 
     def set_bytes(self, arena_bytes: int) -> None:
         """Hold fewer or more bytes of rows from now on; the grant does not change."""

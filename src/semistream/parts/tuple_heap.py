@@ -127,6 +127,17 @@ class TupleHeap:
         if after < before:
             self._grant.give(before - after)
 
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes for rows, dead ones and spare room included."""
+        return self._granted - len(self._segment) * BYTES_PER_SLOT
+
+    def belong_to(self, grant: Grant) -> None:
+        """From now on its bytes are taken from this grant."""
+        grant.take(self._granted)
+        self._grant.give(self._granted)
+        self._grant = grant
+
     def set_bytes(self, heap_bytes: int) -> None:
         """Hold fewer or more bytes of rows from now on; the grant does not change."""
         self.limit = heap_limit(heap_bytes, self._segments_wanted)

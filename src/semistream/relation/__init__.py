@@ -8,7 +8,8 @@ when they are not in code order, a `Locator` that says where a key's rows are.
     updates     from one version and a change to the next version
 
 The other modules write, index and read pages (`page_file`, `page_index`, `reader`, `locator`,
-`membership_filter`), build a table (`build`) and open it (`master_version`, `master_table`).
+`membership_filter`), build a table (`build`), open it (`master_version`, `master_table`) and
+compare versions (`shared_pages`).
 """
 
 from semistream.relation.locator import Locator
@@ -18,6 +19,7 @@ from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, Frame, PageReader
 from semistream.relation.shards import shard_of
+from semistream.relation.shared_pages import same_rows
 from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
 
 __all__ = [
@@ -31,5 +33,6 @@ __all__ = [
     "PageReader",
     "Vacuumed",
     "VersionInfo",
+    "same_rows",
     "shard_of",
 ]

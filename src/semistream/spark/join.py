@@ -51,6 +51,7 @@ def join(
     io: str = "buffered",
     shuffle: bool | None = None,
     metrics: Location | None = None,
+    learned: Location | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -81,6 +82,9 @@ def join(
             4 times `memory`.
         metrics: a folder that every executor can write to. Each task that finishes leaves its
             metrics there as a JSON file.
+        learned: a folder on a local disk, where workers leave the keys that the stream keeps asking
+            for. A worker that starts later, in this query or the next, begins with them. It is a
+            hint: it changes what is fast, never what comes out.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     _check(df, freshness, shuffle, options)
@@ -103,6 +107,7 @@ def join(
         types=carried_types(master, shape.payload),
         options=tuple(sorted(chosen.items())),
         metrics=None if metrics is None else os.path.abspath(metrics),
+        learned=None if learned is None else os.path.abspath(learned),
         shards=master.shard_count,
     )
     schema = joined_schema(df, shape, pinned)

@@ -6,10 +6,12 @@ function is made anew for each task. So engines wait in this module between task
 stage and open files, and whatever Spark ships refers to this module by name.
 
     task ──► take engine, or open one ──► run to the end ──► lay it back
-                     │                        │ error
-                     └── older version: drop  └─► drop
+                     │   ▲ learned            │ error
+                     │   │                    └─► drop
+                     └── an engine of an older version or another schema; the learned file
 
-With a master table in shards, what is kept is a `OneShard` or an `AllShards` in place of an engine.
+A new engine begins with what another of the same join has learned, in this worker or in any. With
+a master table in shards, what is kept is a `OneShard` or an `AllShards` in place of an engine.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
+from semistream.parts.learned import Learned, Legacy
 from semistream.relation import MasterTable
+from semistream.spark.learned_file import LearnedFile
 from semistream.spark.schema import carried_batch, still_has
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
 from semistream.spark.shards.joins import AllShards, OneShard
@@ -55,6 +59,10 @@ When the stream is divided by shard, a worker gets tasks of any shard, so the en
 often of another one. To keep one for every shard, a worker would need the memory of them all."""
 
 
+_BYTES_PER_KEY: Final = 256
+"""Bytes of memory for each learned key that is read or written: a row takes about as much."""
+
+
 class Joining(Protocol):
     """What a task runs: an engine, or something that runs engines on shards."""
 
@@ -63,6 +71,15 @@ class Joining(Protocol):
 
     def metrics(self) -> Metrics:
         """Of the last run."""
+
+    def learned(self, most: int | None = None) -> Learned:
+        """The keys that the stream keeps asking for, the most frequent first."""
+
+    def leave(self) -> Legacy | None:
+        """Close it, and hand on what it has learned."""
+
+    def inherit(self, legacy: Legacy) -> None:
+        """Begin with what another has learned."""
 
     def close(self) -> None:
         """Give back what is kept for another run."""
@@ -93,6 +110,8 @@ class JoinTask:
     """The types that Spark expects of `columns`; None to take them as they come."""
     metrics: str | None = None
     """A folder where each task that finishes leaves a JSON file; None for none."""
+    learned: str | None = None
+    """A folder where workers leave the keys they have learned; None for none."""
     shards: int = 1
     """Shards of the master table."""
     divided_by: tuple[str, ...] | None = None
@@ -106,11 +125,15 @@ class JoinTask:
         first = next(filled, None)
         if first is None:
             return
-        key = self._engine_key(first)
+        schema = _nullable(first.schema)
+        key = self._engine_key(first, schema)
         added = 0 if key.shard is None else DESTINATION_COLUMNS
         kept = _ENGINES.take(key)
-        joining = key.open() if kept is None else kept
-        run = joining.run(chain([first], filled))
+        joining = self._begun(key) if kept is None else kept
+        run = joining.run(
+            pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            for batch in chain([first], filled)
+        )
         try:
             for batch in run:
                 yield carried_batch(batch, len(first.schema) - added)
@@ -125,6 +148,7 @@ class JoinTask:
             joining.close()
             raise
         metrics = joining.metrics()
+        self._hand_on(key, joining)
         _ENGINES.lay_back(key, joining)
         if self.metrics is not None:
             leave_record(self.metrics, metrics, version=key.version, warm=kept is not None)
@@ -156,12 +180,36 @@ class JoinTask:
     def _terms(self) -> dict[str, Any]:
         return {"on": dict(self.on), "how": self.how, "io": self.io, "columns": self.columns}
 
-    def _engine_key(self, first: pa.RecordBatch) -> EngineKey:
+    def _begun(self, key: EngineKey) -> Joining:
+        """A new engine; it begins with what others have learned, here or in other workers."""
+        legacy = _ENGINES.legacy(key)
+        joining = key.open()
+        if legacy is None and self.learned is not None and key.shard is None:
+            learned = key.learned_file(self.learned).read(self.memory // _BYTES_PER_KEY)
+            legacy = Legacy(learned) if len(learned.codes) else None
+        if legacy is not None:
+            joining.inherit(legacy)
+        return joining
+
+    def _hand_on(self, key: EngineKey, joining: Joining) -> None:
+        """Leave what was learned for workers that start later, if it is time to.
+
+        A worker with tasks of any shard opens engines again and again. To read their keys each
+        time would cost more than it saves.
+        """
+        if self.learned is not None and key.shard is None:
+            file = key.learned_file(self.learned)
+            if file.is_due:
+                file.write(joining.learned(self.memory // _BYTES_PER_KEY))
+
+    def _engine_key(self, first: pa.RecordBatch, schema: pa.Schema) -> EngineKey:
         """What the task's engine must be made for; the first tuple says which shard it is."""
         version = MasterTable.open(self.path).version if self.version is None else self.version
         divided = self.divided_by is not None
         shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
-        return EngineKey(self, version, first.schema.serialize().to_pybytes(), shard)
+        # What is left for others makes no other engine.
+        task = replace(self, metrics=None, learned=None)
+        return EngineKey(task, version, schema.serialize().to_pybytes(), shard)
 
 
 class EngineKey(NamedTuple):
@@ -171,7 +219,8 @@ class EngineKey(NamedTuple):
     version: int
     """The master's version, resolved."""
     schema: bytes
-    """The stream's Arrow schema: a session may change its time zone or string type."""
+    """The stream's Arrow schema: a session may change its time zone or string type. All columns
+    are nullable in it: Spark takes those of a stream for so or not, from batch to batch."""
     shard: int | None = None
     """The shard whose tuples the task gets; None if the stream is not divided."""
 
@@ -201,10 +250,15 @@ class EngineKey(NamedTuple):
             raise _changed(master, f"a key of {key_types(master)}, ", str(task.divided_by))
         return master
 
-    def outdates(self, other: EngineKey) -> bool:
-        """Whether the other is of the same join with an older version of the master."""
+    def is_akin(self, other: EngineKey) -> bool:
+        """Whether the other is of the same join, of any version of the master and any schema."""
         same = replace(self.task, version=None) == replace(other.task, version=None)
-        return same and other.version < self.version
+        return same and other.shard == self.shard
+
+    def learned_file(self, folder: str) -> LearnedFile:
+        """Where in a folder the keys that this join has learned are left."""
+        task = self.task
+        return LearnedFile(folder, (task.path, task.on))
 
 
 class EngineCache:
@@ -223,16 +277,33 @@ class EngineCache:
         return len(self._idle)
 
     def take(self, key: EngineKey) -> Joining | None:
-        """Take out the engine of this key; those of older versions are closed. O(engines)."""
-        for other in [other for other in self._idle if key.outdates(other)]:
-            self._idle.pop(other).close()
+        """Take out the engine of this key."""
         return self._idle.pop(key, None)
+
+    def legacy(self, key: EngineKey) -> Legacy | None:
+        """What an engine of the same join has learned; None if there is none. O(engines).
+
+        Those of older versions are closed. The one used last knows best.
+        """
+        akin = [other for other in self._idle if key.is_akin(other)]
+        left = None
+        for other in akin:
+            if other.version < key.version:
+                left = self._idle.pop(other).leave() or left
+        if left is None and akin and akin[-1] in self._idle:
+            left = Legacy(self._idle[akin[-1]].learned())
+        return left
 
     def lay_back(self, key: EngineKey, idle: Joining) -> None:
         """Keep an engine that has run to its end."""
         self._idle[key] = idle
         while len(self._idle) > self._most:
             self._idle.popitem(last=False)[1].close()
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """The schema with all columns nullable, and nothing said beside their types."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 _ENGINES: Final = EngineCache(_MOST_IDLE)

@@ -196,9 +196,9 @@ def test_a_lost_tuple_stops_the_query(
     whole = BatchShape.joined
 
     def short(
-        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, metrics: str | None
+        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, **folders: str | None
     ) -> DataFrame:
-        return whole(shape, frame, master, metrics).where("n != 3")
+        return whole(shape, frame, master, **folders).where("n != 3")
 
     monkeypatch.setattr(BatchShape, "joined", short)
     bad = str(shop.folder / "bad") if rejects else None
@@ -218,9 +218,9 @@ def test_a_tuple_lost_for_another_doubled_stops_it_too(
     whole = BatchShape.joined
 
     def swapped(
-        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, metrics: str | None
+        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, **folders: str | None
     ) -> DataFrame:
-        joined = whole(shape, frame, master, metrics)
+        joined = whole(shape, frame, master, **folders)
         return joined.where("n != 3").union(joined.where("n = 2"))
 
     monkeypatch.setattr(BatchShape, "joined", swapped)

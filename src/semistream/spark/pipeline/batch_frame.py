@@ -133,12 +133,12 @@ class BatchShape:
             columns.append(verdict.cast(IntegerType()).alias(VERDICT))
         return frame.select(*columns, F.monotonically_increasing_id().alias(NUMBER))
 
-    def joined(self, frame: DataFrame, master: MasterTable, metrics: str | None) -> DataFrame:
+    def joined(self, frame: DataFrame, master: MasterTable, **folders: str | None) -> DataFrame:
         """The left join: the frame's columns, the master's, and whether there was a match.
 
         A master row may be all nulls, so the master's key column shows whether there is one. A
         stream column may have the same name as that, so stream columns have numbers for names
-        during the join.
+        during the join. `folders` are those where `ss.join` leaves something.
         """
         self._check_version(master)
         places = {name: f"{PREFIX}{i}" for i, name in enumerate(frame.columns)}
@@ -154,7 +154,7 @@ class BatchShape:
         on = dict(zip(keys, master.key, strict=True))
         columns = list(dict.fromkeys([*self.payload, master.key[0]]))
         stream = frame.select(*numbered)
-        found = self._join(stream, master, on=on, columns=columns, metrics=metrics)
+        found = self._join(stream, master, on=on, columns=columns, **folders)
         return found.select(
             *(F.col(place).alias(name) for name, place in places.items()),
             *map(column, self.payload),

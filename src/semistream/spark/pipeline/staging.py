@@ -75,6 +75,7 @@ class Staging:
         self.retry = TupleQueue(home / "retry")
         self.deferred = TupleQueue(deferred or home / "deferred")
         self._metrics = None if home.local is None else f"{home.local}/tasks"
+        self._learned = None if home.local is None else f"{home.local}/learned"
         self._tasks = None if self._metrics is None else TaskMetrics(Path(self._metrics))
 
     def by_route(
@@ -166,7 +167,7 @@ class Staging:
     def _joined(self, frame: DataFrame, master: MasterTable) -> DataFrame:
         if self._tasks is not None:
             self._tasks.clear()
-        return self._shape.joined(frame, master, self._metrics)
+        return self._shape.joined(frame, master, metrics=self._metrics, learned=self._learned)
 
     def _engine(self, counts: Counts) -> dict[str, Any]:
         """What the tasks measured, with the hit ratio among the tuples that were looked up."""

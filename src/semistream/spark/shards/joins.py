@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from semistream.algorithms import Engine
 from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.metrics import Metrics
-from semistream.relation import MasterTable
+from semistream.parts.learned import Learned, Legacy
+from semistream.relation import MasterTable, shard_of
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
 from semistream.spark.shards.engine_runs import EngineRuns
 from semistream.spark.shards.memory import AllShardsMemory, EngineMaker, OneShardMemory
@@ -76,6 +77,25 @@ class AllShards:
         engines = {f"shard {i}": each.memory()["budget"] for i, each in self._engines.items()}
         return engines | {"collected": self._shares.collected}
 
+    def learned(self, most: int | None = None) -> Learned:
+        """Of all shards together, the most frequent keys first."""
+        parts = [each.learned(most) for each in self._engines.values()] or [Learned.nothing()]
+        joint = Learned(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        order = np.argsort(-joint.frequency, kind="stable")[:most]
+        return Learned(joint.codes[order], joint.frequency[order])
+
+    def leave(self) -> Legacy:
+        """Close it; the codes of the keys it has learned."""
+        learned = self.learned()
+        self.close()
+        return Legacy(learned)
+
+    def inherit(self, legacy: Legacy) -> None:
+        """Let each shard's engine begin with the keys that are in its shard."""
+        shards = shard_of(legacy.learned.codes, len(self._shards))
+        for shard in range(len(self._shards)):
+            self._engine(shard).inherit(Legacy(legacy.learned.chosen(shards == shard)))
+
     def close(self) -> None:
         """Close the files and free the memory that were kept for another run."""
         while self._engines:
@@ -114,6 +134,7 @@ class OneShard:
         self._memory = memory
         self._index = sum(shard.index_bytes for shard in shards)
         self._own: Engine | None = None
+        self._legacy: Legacy | None = None
         self._shares = OneShardMemory.unsized(memory)
         self._widest = 0
         self._aside = RowsByShard()
@@ -144,6 +165,20 @@ class OneShard:
         """The share of each part in the task's memory."""
         return self._shares._asdict()
 
+    def learned(self, most: int | None = None) -> Learned:
+        """Of the own shard."""
+        return Learned.nothing() if self._own is None else self._own.learned(most)
+
+    def leave(self) -> Legacy:
+        """Close it; the codes of the keys it has learned."""
+        learned = self.learned()
+        self.close()
+        return Legacy(learned)
+
+    def inherit(self, legacy: Legacy) -> None:
+        """Let the engine of the own shard begin with these keys."""
+        self._legacy = legacy
+
     def close(self) -> None:
         """Close the files and free the memory that were kept for another run."""
         if self._own is not None:
@@ -160,9 +195,12 @@ class OneShard:
             return self._own
         shares = OneShardMemory.of(self._memory, self._shards, shape, sample)
         if self._own is None or shares.others > self._shares.others:
+            legacy, self._legacy = self._legacy if self._own is None else self._own.leave(), None
             self.close()
             self._shares = shares
             self._own = self._make.engine(own, shares.own)
+            if legacy is not None:
+                self._own.inherit(legacy)
         self._widest = widest
         return self._own
 
