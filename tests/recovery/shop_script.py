@@ -22,7 +22,7 @@ STEPS = {
     BatchLog: ("begin", "finish"),
     Staging: ("by_route",),
     BatchRun: ("_deliver", "_queue", "clean"),
-    ParquetSink: ("write",),
+    ParquetSink: ("take",),
 }
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",

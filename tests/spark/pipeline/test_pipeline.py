@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame
 
@@ -59,6 +60,8 @@ def test_a_record_that_could_not_be_parsed_is_rejected(shop: Shop) -> None:
     reader = shop.spark.readStream.schema("id long, n long, _corrupt_record string")
     shop.run(reader.json(str(shop.folder / "json")), rejected=str(shop.folder / "bad"))
     assert sorted(shop.rows("out", "id")) == [(1,), (3,)]
+    files = ds.dataset(shop.folder / "out", partitioning="hive")
+    assert files.schema.names == ["id", "n", "name", "batch"], "null in all of them"
     found = shop.rows("bad", "_corrupt_record", "reason")
     assert found == [('{"id": 2, "n": ', "corrupt record")]
 
@@ -133,3 +136,37 @@ def test_each_batch_takes_the_newest_version(shop: Shop) -> None:
         known = shop.goods.slice(0, there.row_count)
         assert_same_rows(rows, oracle_join(tables[batch], known, on="id", how="left").rows)
     assert master.row_count == shop.keys
+
+
+TYPES = {
+    "tiny": ("tinyint", "CAST(n AS TINYINT)"),
+    "decimal": ("decimal(9,2)", "CAST(n / 7 AS DECIMAL(9,2))"),
+    "wide": ("decimal(38,4)", "CAST(n / 7 AS DECIMAL(38,4))"),
+    "day": ("date", "DATE '1500-03-01' + INT(n)"),
+    "moment": ("timestamp", "TIMESTAMP '1499-12-31 23:59:59.123456Z'"),
+    "local": ("timestamp_ntz", "TIMESTAMP_NTZ '2024-02-29 12:00:00.5'"),
+    "span": ("interval day to second", "make_dt_interval(n, 1, 2, 3.5)"),
+    "bytes": ("binary", "CAST(id AS BINARY)"),
+    "items": ("array<struct<a:int,b:string>>", "array(named_struct('a', 1, 'b', NULL), NULL)"),
+    "table": ("map<string,double>", "map('x', n / 3, 'y', NULL)"),
+}
+
+
+def test_what_is_written_has_sparks_types(shop: Shop) -> None:
+    """Workers write the files; Spark reads from them what it would read from its own."""
+    shop.master()
+    sold = shop.sell(50)
+    exprs = [f"{sql} AS {name}" for name, (_, sql) in TYPES.items()]
+    routes = {name: str(shop.folder / name) for name in ("rejected", "unmatched")}
+    shop.run(shop.stream().selectExpr("*", *exprs), **routes)
+    batch = shop.spark.read.parquet(str(shop.folder / "sales")).selectExpr("*", *exprs)
+    found = [
+        shop.spark.read.parquet(path).drop("batch")
+        for path in (str(shop.folder / "out"), routes["rejected"], routes["unmatched"])
+    ]
+    for frame in found:
+        types = dict(frame.dtypes)
+        assert {name: types[name] for name in TYPES} == {n: kind for n, (kind, _) in TYPES.items()}
+    rows = [row for frame in found for row in frame.select(*batch.columns).collect()]
+    assert len(rows) == len(sold)
+    assert sorted(map(repr, rows)) == sorted(map(repr, batch.collect()))
