@@ -146,9 +146,15 @@ TYPES = {
     "moment": ("timestamp", "TIMESTAMP '1499-12-31 23:59:59.123456Z'"),
     "local": ("timestamp_ntz", "TIMESTAMP_NTZ '2024-02-29 12:00:00.5'"),
     "span": ("interval day to second", "make_dt_interval(n, 1, 2, 3.5)"),
-    "bytes": ("binary", "CAST(id AS BINARY)"),
-    "items": ("array<struct<a:int,b:string>>", "array(named_struct('a', 1, 'b', NULL), NULL)"),
-    "table": ("map<string,double>", "map('x', n / 3, 'y', NULL)"),
+    "bytes": ("binary", "CAST(CAST(id AS STRING) AS BINARY)"),
+    "items": (
+        "array<struct<a:int,b:string>>",
+        "array(named_struct('a', 1, 'b', CAST(NULL AS STRING)), NULL)",
+    ),
+    "table": (
+        "map<string,struct<a:bigint,b:array<double>>>",
+        "map('x', named_struct('a', n, 'b', array(n / 3, NULL)), 'y', NULL)",
+    ),
 }
 
 

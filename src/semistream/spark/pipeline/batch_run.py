@@ -7,6 +7,7 @@ is on the same filesystem. Spark reads them for all others.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
@@ -67,8 +68,10 @@ class BatchRun:
         """Remove what nobody needs any more once the batch is done."""
         self.retry.remove(record.retried)
         self.deferred.remove(record.returned)
-        for name in (str(record.number), f"_tasks.{record.number}"):
-            (self._folder / name).remove()
+        (self._folder / str(record.number)).remove()
+        # A task that was given up may still be writing there; what it leaves is in nobody's way.
+        with contextlib.suppress(OSError):
+            (self._folder / f"_tasks.{record.number}").remove()
 
     def _deliver(self, record: BatchRecord, arrival: Arrival, staged: Folder, note: Note) -> None:
         """Hand the staged rows of each sink over, if there are any."""

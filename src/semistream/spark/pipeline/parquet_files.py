@@ -63,12 +63,7 @@ class _GrowingFile:
 
     def __init__(self, place: Folder, schema: pa.Schema, codec: str, known: str | None) -> None:
         self.place = place
-        # By these Spark knows the calendar of dates, and types that Parquet does not have.
-        notes = {"org.apache.spark.version": spark_version}
-        if known is not None:
-            notes["org.apache.spark.sql.parquet.row.metadata"] = known
-        plain = pa.schema([field.with_nullable(True) for field in schema])
-        self._schema = plain.with_metadata(notes)
+        self._schema = pa.schema(map(_nullable, schema))
         self._writer = pq.ParquetWriter(
             place.path,
             self._schema,
@@ -77,11 +72,20 @@ class _GrowingFile:
             store_schema=False,
             store_decimal_as_integer=True,
         )
+        # By these Spark knows the calendar of dates, and types that Parquet does not have.
+        notes = {"org.apache.spark.version": spark_version}
+        if known is not None:
+            notes["org.apache.spark.sql.parquet.row.metadata"] = known
+        self._writer.add_key_value_metadata(notes)
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = self._rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._held.append(pa.RecordBatch.from_arrays(rows.columns, schema=self._schema))
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(rows.columns, self._schema, strict=True)
+        ]
+        self._held.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._held_rows += rows.num_rows
         self._held_bytes += rows.nbytes
         if self._held_rows >= _HELD_ROWS or self._held_bytes >= _HELD_BYTES:
@@ -97,3 +101,22 @@ class _GrowingFile:
             self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
             self._rows += self._held_rows
             self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """The field with nulls allowed at every depth.
+
+    Spark says that a field of a struct has no nulls even if the struct itself may be null, and then
+    the field's values are null too, which Arrow does not write.
+    """
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(inner) for inner in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        key = _nullable(kind.key_field).with_nullable(False)
+        kind = pa.map_(key, _nullable(kind.item_field))
+    return field.with_type(kind).with_nullable(True)

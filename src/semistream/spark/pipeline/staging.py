@@ -91,7 +91,6 @@ class Staging:
         told: list[dict[str, Any]] = []
 
         def write(_: str) -> None:
-            tasks.remove()
             tasks.create()
             run = shipped(task, operator(join).__name__)
             rows = placed(frame, join, master).mapInArrow(run, "told string")
@@ -102,9 +101,7 @@ class Staging:
             files = [WrittenFile(*file) for one in told for file in one["files"]]
             return _checked(record, told, files, _moved(files, tasks, written))
 
-        made = folder.fill(write, note)
-        tasks.remove()
-        return made
+        return folder.fill(write, note)
 
     def _excess(self, record: BatchRecord, arrival: Arrival) -> int:
         """How many stream tuples there are beyond those that the batch may join."""
