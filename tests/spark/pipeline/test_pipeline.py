@@ -176,3 +176,31 @@ def test_what_is_written_has_sparks_types(shop: Shop) -> None:
     rows = [row for frame in found for row in frame.select(*batch.columns).collect()]
     assert len(rows) == len(sold)
     assert sorted(map(repr, rows)) == sorted(map(repr, batch.collect()))
+
+
+def test_a_batch_is_one_spark_job(shop: Shop) -> None:
+    """With every route: sink, rejected, retry queue, and a target that no batch misses."""
+    shop.master()
+    shop.sell(60, 60, 60)
+    bad = str(shop.folder / "bad")
+    pipeline = shop.run(rejected=bad, unmatched=ss.Retry(deadline="9h"), batch_target="1h")
+    totals = pipeline.status().totals
+    assert min(totals.joined, totals.unmatched, totals.rejected) > 0
+    assert pipeline._query is not None
+    # Spark gives the jobs of a query its name.
+    tracker = shop.spark.sparkContext.statusTracker()
+    assert len(tracker.getJobIdsForGroup(str(pipeline._query.runId))) == 3
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_master_in_shards(shop: Shop, shuffle: bool) -> None:
+    goods = pa.concat_tables([shop.goods, shop.goods.slice(0, 100)])
+    path = shop.folder / "goods.master"
+    ss.MasterTable.from_arrow(goods, path, key="id", page_bytes=4096, shards=2)
+    sold = shop.sell(100, 100)
+    totals = shop.run(shuffle=shuffle, rejected=str(shop.folder / "bad")).status().totals
+    keyed = sold.filter(sold["id"].is_valid())
+    expected = oracle_join(keyed, goods, on="id", how="left")
+    assert_same_rows(shop.rows("out", *OUTPUT), expected.rows)
+    assert (totals.joined, totals.unmatched) == (expected.joined, expected.unmatched)
+    assert totals.rejected == len(sold) - len(keyed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,12 +16,11 @@ import pytest
 from pyspark import cloudpickle
 
 import semistream as ss
-from semistream.errors import CheckpointError, ConservationError
+from semistream.errors import CheckpointError, ConservationError, SinkError
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, pinned_versions
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import Retry
-from semistream.spark.pipeline.sinks import ParquetSink
 from semistream.spark.pipeline.stage_task import StageTask, place
 from semistream.spark.pipeline.staging import Staging
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
@@ -77,8 +77,8 @@ POINTS = [
     (BatchLog, "begin", False),
     (BatchLog, "begin", True),
     (Staging, "by_route", True),
-    (ParquetSink, "take", False),
-    (ParquetSink, "take", True),
+    (Folder, "become", False),
+    (Folder, "become", True),
     (BatchLog, "finish", False),
     (BatchLog, "finish", True),
     (BatchRun, "clean", True),
@@ -114,9 +114,9 @@ def records(shop: Shop) -> list[BatchRecord]:
 
 STEPS = [
     (Staging, "by_route", 2, True),
-    (ParquetSink, "take", 3, False),
-    (ParquetSink, "take", 3, True),
-    (ParquetSink, "take", 4, True),
+    (Folder, "become", 3, False),
+    (Folder, "become", 3, True),
+    (Folder, "become", 4, True),
     (BatchRun, "_queue", 2, False),
     (BatchRun, "_queue", 2, True),
     (BatchLog, "finish", 2, False),
@@ -169,7 +169,7 @@ def test_a_source_that_gives_other_rows_again_does_no_harm(
         "checks": {"no luck": "luck < 0.5"},
     }
     with monkeypatch.context() as patch:
-        crash(patch, ParquetSink, "take", 2, False)
+        crash(patch, Folder, "become", 2, False)
         with pytest.raises(CrashError):
             shop.pipeline(source, **options).start().await_termination()
     shop.run(source, **options)
@@ -295,6 +295,19 @@ def test_files_that_no_task_names_are_left_behind(
     shop.run()
     assert sorted(n for (n,) in shop.rows("out", "n")) == list(range(len(sold)))
     assert list((shop.folder / "checkpoint" / "semistream" / "staging").iterdir()) == []
+
+
+def test_rows_that_a_sink_has_lost_are_missed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink has taken its files, and they are removed before the batch is done."""
+    shop.master()
+    shop.sell(20, 20)
+    with monkeypatch.context() as patch:
+        crash(patch, Folder, "become", 2, True)
+        with pytest.raises(CrashError):
+            shop.pipeline().start().await_termination()
+    shutil.rmtree(shop.folder / "out" / "batch=1")
+    with pytest.raises(SinkError, match="batch=1 was written before, and is gone"):
+        shop.pipeline().start().await_termination()
 
 
 def test_versions_that_a_replay_needs_are_pinned(

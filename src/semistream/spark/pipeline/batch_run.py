@@ -90,8 +90,9 @@ class BatchRun:
             if sink is None or not found:
                 continue
             staged_rows = [route_folder(staged, route) for route in found]
-            if not is_old and isinstance(sink, ParquetSink) and sink.takes(staged_rows[0]):
-                sink.take(staged_rows[0], record.number, folders[found[0]])
+            target = sink.folder(record.number) if isinstance(sink, ParquetSink) else None
+            if not is_old and target is not None and staged_rows[0].can_become(target):
+                staged_rows[0].become(target, {"rows": folders[found[0]]})
                 continue
             is_numbered = is_old and name == "rejected"
             added = [StructField(VERDICT, IntegerType())] if is_numbered else []

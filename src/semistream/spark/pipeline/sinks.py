@@ -66,14 +66,6 @@ class ParquetSink:
             lambda path: frame.write.parquet(path), lambda written: {"rows": written.row_count()}
         )
 
-    def takes(self, rows: Folder) -> bool:
-        """Whether `take` can take this folder over: both are on one filesystem."""
-        return rows.can_become(Folder.at(self.path))
-
-    def take(self, folder: Folder, batch: int, rows: int) -> None:
-        """Make the files of a folder, with so many rows, those of the batch, unless it is there."""
-        folder.become(self.folder(batch), {"rows": rows})
-
     def check(self, columns: list[str]) -> None:
         """Raise `OptionError` if a column has the name of the batch's number."""
         if self.batch_column.lower() in (name.lower() for name in columns):
