@@ -12,9 +12,9 @@ from typing import Any
 
 from semistream.spark.pipeline.batch_log import BatchLog
 from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.pipeline import Pipeline
 from semistream.spark.pipeline.routes import Retry
-from semistream.spark.pipeline.sinks import ParquetSink
 from semistream.spark.pipeline.staging import Staging
 from semistream.spark.session import local_session
 
@@ -22,7 +22,7 @@ STEPS = {
     BatchLog: ("begin", "finish"),
     Staging: ("by_route",),
     BatchRun: ("_deliver", "_queue", "clean"),
-    ParquetSink: ("write",),
+    Folder: ("become",),
 }
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",

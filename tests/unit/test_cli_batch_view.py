@@ -77,13 +77,15 @@ def test_a_file_that_comes_later(tmp_path: Path) -> None:
     assert tail.new() == [{"batch": 0}]
 
 
-def test_totals_name_the_routes_that_were_taken() -> None:
-    counts = Counts(source=1000, joined=900, unmatched=80, rejected=20)
-    status = Status("p", "running", None, 4, 1, Counts(), counts, 1.0, 80, 0)
+def test_totals_count_each_tuple_where_it_ended() -> None:
+    """900 + 15 + 20 + 65 are all; eighty did not match at first, and thirty of them again."""
+    counts = Counts(source=1000, retried=30, joined=900, unmatched=110, rejected=20, expired=15)
+    status = Status("p", "running", None, 4, 1, Counts(), counts, 15, 1.0, 65, 0)
     assert totals(status) == (
-        "1,000 tuples up to batch 4, 900 joined, 80 unmatched, 20 rejected; 80 wait."
+        "1,000 tuples up to batch 4, 900 joined, 15 unmatched, 20 rejected; 65 wait; "
+        "30 were looked for again."
     )
-    nothing = Status("p", "running", None, None, None, Counts(), Counts(), 0.0, 0, 0)
+    nothing = Status("p", "running", None, None, None, Counts(), Counts(), 0, 0.0, 0, 0)
     assert totals(nothing) == "No batch yet."
 
 

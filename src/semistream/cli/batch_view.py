@@ -121,17 +121,21 @@ class BatchView:
 
 
 def totals(status: Status) -> str:
-    """All batches of a pipeline in one line, without the routes that no tuple has taken."""
+    """All batches of a pipeline in one line, without the ends that no tuple has found.
+
+    Each tuple counts where it has ended, or among those that wait.
+    """
     if status.batch is None:
         return "No batch yet."
     counts = status.totals
     # Not a count of batches: one without tuples is counted by the pipeline, but not shown above.
     parts = [f"{counts.source:,} tuples up to batch {status.batch:,}", f"{counts.joined:,} joined"]
-    for name in ("unmatched", "deferred", "rejected", "expired"):
-        if getattr(counts, name):
-            parts.append(f"{getattr(counts, name):,} {name}")
+    ends = {"unmatched": status.ended_unmatched, "rejected": counts.rejected}
+    parts += [f"{tuples:,} {name}" for name, tuples in ends.items() if tuples]
     waiting = status.waiting_retry + status.waiting_deferred
-    return ", ".join(parts) + (f"; {waiting:,} wait." if waiting else ".")
+    more = {"wait": waiting, "were looked for again": counts.retried, "put off": counts.deferred}
+    ways = [f"{tuples:,} {name}" for name, tuples in more.items() if tuples]
+    return "; ".join([", ".join(parts), *ways]) + "."
 
 
 def _mib(size: int) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from semistream.algorithms import fixed_engine
 from semistream.algorithms.registry import AUTO
@@ -31,7 +32,7 @@ from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
 from semistream.spark.worker import JoinTask, Option, key_types, operator
 
-__all__ = ["Option", "join"]
+__all__ = ["JoinTask", "Option", "join", "join_task", "operator", "placed"]
 
 _FRESHNESS: Final = ("pinned", "latest")
 _AMPLE: Final = 1 << 40
@@ -87,6 +88,44 @@ def join(
             hint: it changes what is fast, never what comes out.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
+    task, schema = join_task(
+        df,
+        master,
+        on=on,
+        memory=memory,
+        how=how,
+        algorithm=algorithm,
+        columns=columns,
+        freshness=freshness,
+        io=io,
+        shuffle=shuffle,
+        metrics=metrics,
+        learned=learned,
+        **options,
+    )
+    return placed(df, task, master).mapInArrow(operator(task), schema)
+
+
+def join_task(
+    df: DataFrame,
+    master: MasterTable,
+    *,
+    on: On,
+    memory: int | str,
+    how: str = "inner",
+    algorithm: str = "auto",
+    columns: Sequence[str] | None = None,
+    freshness: str = "pinned",
+    io: str = "buffered",
+    shuffle: bool | None = None,
+    metrics: Location | None = None,
+    learned: Location | None = None,
+    **options: Option,
+) -> tuple[JoinTask, StructType]:
+    """What each task of a join does, after all checks, and the schema of the result.
+
+    It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`.
+    """
     _check(df, freshness, shuffle, options)
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
@@ -113,8 +152,12 @@ def join(
     schema = joined_schema(df, shape, pinned)
     if is_divided(task, master, shape, task.memory, shuffle):
         task = replace(task, divided_by=key_types(master))
-        df = divided(df, task.key_shards(master))
-    return df.mapInArrow(operator(task), schema)
+    return task, schema
+
+
+def placed(df: DataFrame, task: JoinTask, master: MasterTable) -> DataFrame:
+    """The frame with each tuple in a Spark task that can join it."""
+    return df if task.divided_by is None else divided(df, task.key_shards(master))
 
 
 def _broadcast(

@@ -1,8 +1,9 @@
 """What the tasks of a join measure, on its way from the workers to the driver.
 
-Each task that runs to its end leaves a JSON file in the folder that the join was given as
-`metrics`; the driver adds up the files of a micro-batch. Spark may run a task twice, after a
-failure or on speculation; then the file of its last attempt counts.
+Each task that runs to its end makes a record. A pipeline's tasks hand it over with their result.
+Other joins leave it as a JSON file in the folder that they were given as `metrics`; the driver adds
+up the files of a micro-batch. Spark may run a task twice, after a failure or on speculation; then
+the file of its last attempt counts.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark import TaskContext
 
 from semistream.metrics import Metrics
 
-__all__ = ["TaskMetrics", "leave_record", "merged"]
+__all__ = ["Report", "TaskMetrics", "leave_record", "merged", "task_record"]
+
+Report: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Takes the record of a task that has run to its end."""
 
 _SHOWN: Final = (
     "arrived",
@@ -39,14 +43,17 @@ _SHOWN: Final = (
 """Fields of `Metrics` that are shown of a micro-batch."""
 
 
-def leave_record(path: str, metrics: Metrics, *, version: int, warm: bool) -> None:
-    """Write the metrics of a task that has run to its end into the folder at `path`.
+def task_record(metrics: Metrics, *, version: int, warm: bool) -> Mapping[str, Any]:
+    """The metrics of a task that has run to its end, and which task it is.
 
-    `version` is the master's; `warm` says whether the engine had served another task before. The
-    file appears whole or not at all.
+    `version` is the master's; `warm` says whether the engine had served another task before.
     """
     record = {**_spark_task(), "master_version": version, "warm": warm, **asdict(metrics)}
-    record |= {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}
+    return record | {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}
+
+
+def leave_record(path: str, record: Mapping[str, Any]) -> None:
+    """Write a task's record into the folder at `path`; the file appears whole or not at all."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     names = ("batch", "stage", "partition", "attempt")
@@ -81,15 +88,6 @@ class TaskMetrics:
         """The folder need not exist yet."""
         self._folder = folder
 
-    def clear(self) -> None:
-        """Remove all files."""
-        for path in self._files():
-            path.unlink(missing_ok=True)
-
-    def collect(self) -> dict[str, Any]:
-        """All tasks as one; empty if there are none."""
-        return merged(self._read().values())
-
     def take(self, query: str, batch: int) -> dict[str, Any]:
         """The tasks of a query's micro-batch as one; removes their files."""
         found = {
@@ -101,12 +99,9 @@ class TaskMetrics:
             path.unlink(missing_ok=True)
         return merged(found.values())
 
-    def _files(self, pattern: str = "*.json") -> list[Path]:
-        return sorted(self._folder.glob(pattern))
-
-    def _read(self, pattern: str = "*.json") -> dict[Path, Mapping[str, Any]]:
+    def _read(self, pattern: str) -> dict[Path, Mapping[str, Any]]:
         found = {}
-        for path in self._files(pattern):
+        for path in sorted(self._folder.glob(pattern)):
             # Another process may have removed it.
             with contextlib.suppress(FileNotFoundError):
                 found[path] = json.loads(path.read_text("utf-8"))

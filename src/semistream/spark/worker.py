@@ -36,7 +36,7 @@ from semistream.spark.learned_file import LearnedFile
 from semistream.spark.schema import carried_batch, still_has
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
 from semistream.spark.shards.joins import AllShards, OneShard
-from semistream.spark.task_metrics import leave_record
+from semistream.spark.task_metrics import Report, leave_record, task_record
 
 __all__ = [
     "EngineCache",
@@ -118,8 +118,13 @@ class JoinTask:
     """The types of the key by which the stream was divided to match the shards; each tuple's
     destination is then in its last columns. None if the stream is not divided."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Join the batches of one Spark task. The engine is this task's alone while it runs."""
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], report: Report | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Join the batches of one Spark task. The engine is this task's alone while it runs.
+
+        `report` is called at the end, with what the task has measured.
+        """
         # To an engine an empty batch means a pause. Empty batches from Spark mean nothing.
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
@@ -150,8 +155,12 @@ class JoinTask:
         metrics = joining.metrics()
         self._hand_on(key, joining)
         _ENGINES.lay_back(key, joining)
-        if self.metrics is not None:
-            leave_record(self.metrics, metrics, version=key.version, warm=kept is not None)
+        if self.metrics is not None or report is not None:
+            record = task_record(metrics, version=key.version, warm=kept is not None)
+            if self.metrics is not None:
+                leave_record(self.metrics, record)
+            if report is not None:
+                report(record)
 
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or one of its shards, with all of the memory or a part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame
 
@@ -59,6 +60,8 @@ def test_a_record_that_could_not_be_parsed_is_rejected(shop: Shop) -> None:
     reader = shop.spark.readStream.schema("id long, n long, _corrupt_record string")
     shop.run(reader.json(str(shop.folder / "json")), rejected=str(shop.folder / "bad"))
     assert sorted(shop.rows("out", "id")) == [(1,), (3,)]
+    files = ds.dataset(shop.folder / "out", partitioning="hive")
+    assert files.schema.names == ["id", "n", "name", "batch"], "null in all of them"
     found = shop.rows("bad", "_corrupt_record", "reason")
     assert found == [('{"id": 2, "n": ', "corrupt record")]
 
@@ -133,3 +136,71 @@ def test_each_batch_takes_the_newest_version(shop: Shop) -> None:
         known = shop.goods.slice(0, there.row_count)
         assert_same_rows(rows, oracle_join(tables[batch], known, on="id", how="left").rows)
     assert master.row_count == shop.keys
+
+
+TYPES = {
+    "tiny": ("tinyint", "CAST(n AS TINYINT)"),
+    "decimal": ("decimal(9,2)", "CAST(n / 7 AS DECIMAL(9,2))"),
+    "wide": ("decimal(38,4)", "CAST(n / 7 AS DECIMAL(38,4))"),
+    "day": ("date", "DATE '1500-03-01' + INT(n)"),
+    "moment": ("timestamp", "TIMESTAMP '1499-12-31 23:59:59.123456Z'"),
+    "local": ("timestamp_ntz", "TIMESTAMP_NTZ '2024-02-29 12:00:00.5'"),
+    "span": ("interval day to second", "make_dt_interval(n, 1, 2, 3.5)"),
+    "bytes": ("binary", "CAST(CAST(id AS STRING) AS BINARY)"),
+    "items": (
+        "array<struct<a:int,b:string>>",
+        "array(named_struct('a', 1, 'b', CAST(NULL AS STRING)), NULL)",
+    ),
+    "table": (
+        "map<string,struct<a:bigint,b:array<double>>>",
+        "map('x', named_struct('a', n, 'b', array(n / 3, NULL)), 'y', NULL)",
+    ),
+}
+
+
+def test_what_is_written_has_sparks_types(shop: Shop) -> None:
+    """Workers write the files; Spark reads from them what it would read from its own."""
+    shop.master()
+    sold = shop.sell(50)
+    exprs = [f"{sql} AS {name}" for name, (_, sql) in TYPES.items()]
+    routes = {name: str(shop.folder / name) for name in ("rejected", "unmatched")}
+    shop.run(shop.stream().selectExpr("*", *exprs), **routes)
+    batch = shop.spark.read.parquet(str(shop.folder / "sales")).selectExpr("*", *exprs)
+    found = [
+        shop.spark.read.parquet(path).drop("batch")
+        for path in (str(shop.folder / "out"), routes["rejected"], routes["unmatched"])
+    ]
+    for frame in found:
+        types = dict(frame.dtypes)
+        assert {name: types[name] for name in TYPES} == {n: kind for n, (kind, _) in TYPES.items()}
+    rows = [row for frame in found for row in frame.select(*batch.columns).collect()]
+    assert len(rows) == len(sold)
+    assert sorted(map(repr, rows)) == sorted(map(repr, batch.collect()))
+
+
+def test_a_batch_is_one_spark_job(shop: Shop) -> None:
+    """With every route: sink, rejected, retry queue, and a target that no batch misses."""
+    shop.master()
+    shop.sell(60, 60, 60)
+    bad = str(shop.folder / "bad")
+    pipeline = shop.run(rejected=bad, unmatched=ss.Retry(deadline="9h"), batch_target="1h")
+    totals = pipeline.status().totals
+    assert min(totals.joined, totals.unmatched, totals.rejected) > 0
+    assert pipeline._query is not None
+    # Spark gives the jobs of a query its name.
+    tracker = shop.spark.sparkContext.statusTracker()
+    assert len(tracker.getJobIdsForGroup(str(pipeline._query.runId))) == 3
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_master_in_shards(shop: Shop, shuffle: bool) -> None:
+    goods = pa.concat_tables([shop.goods, shop.goods.slice(0, 100)])
+    path = shop.folder / "goods.master"
+    ss.MasterTable.from_arrow(goods, path, key="id", page_bytes=4096, shards=2)
+    sold = shop.sell(100, 100)
+    totals = shop.run(shuffle=shuffle, rejected=str(shop.folder / "bad")).status().totals
+    keyed = sold.filter(sold["id"].is_valid())
+    expected = oracle_join(keyed, goods, on="id", how="left")
+    assert_same_rows(shop.rows("out", *OUTPUT), expected.rows)
+    assert (totals.joined, totals.unmatched) == (expected.joined, expected.unmatched)
+    assert totals.rejected == len(sold) - len(keyed)

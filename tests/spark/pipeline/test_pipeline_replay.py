@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame
+from pyspark import cloudpickle
 
 import semistream as ss
-from semistream.errors import CheckpointError, ConservationError
-from semistream.spark.pipeline.batch_frame import BatchShape
+from semistream.errors import CheckpointError, ConservationError, SinkError
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, pinned_versions
 from semistream.spark.pipeline.batch_run import BatchRun
+from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import Retry
-from semistream.spark.pipeline.sinks import ParquetSink
+from semistream.spark.pipeline.stage_task import StageTask, place
 from semistream.spark.pipeline.staging import Staging
 from semistream.testing import ManualClock, assert_same_rows, oracle_join
 from tests.spark.pipeline.conftest import Shop
@@ -23,6 +29,10 @@ from tests.spark.pipeline.conftest import Shop
 pytestmark = pytest.mark.service
 
 OUTPUT = ("id", "n", "name", "batch")
+
+# Spark's workers cannot import the tests: what is sent to them is sent whole.
+register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+register(sys.modules[__name__])
 
 
 class CrashError(Exception):
@@ -66,7 +76,9 @@ def versions(shop: Shop) -> dict[int, pa.Table]:
 POINTS = [
     (BatchLog, "begin", False),
     (BatchLog, "begin", True),
-    (Staging, "directly", True),
+    (Staging, "by_route", True),
+    (Folder, "become", False),
+    (Folder, "become", True),
     (BatchLog, "finish", False),
     (BatchLog, "finish", True),
     (BatchRun, "clean", True),
@@ -102,9 +114,9 @@ def records(shop: Shop) -> list[BatchRecord]:
 
 STEPS = [
     (Staging, "by_route", 2, True),
-    (ParquetSink, "write", 3, False),
-    (ParquetSink, "write", 3, True),
-    (ParquetSink, "write", 4, True),
+    (Folder, "become", 3, False),
+    (Folder, "become", 3, True),
+    (Folder, "become", 4, True),
     (BatchRun, "_queue", 2, False),
     (BatchRun, "_queue", 2, True),
     (BatchLog, "finish", 2, False),
@@ -157,7 +169,7 @@ def test_a_source_that_gives_other_rows_again_does_no_harm(
         "checks": {"no luck": "luck < 0.5"},
     }
     with monkeypatch.context() as patch:
-        crash(patch, ParquetSink, "write", 2, False)
+        crash(patch, Folder, "become", 2, False)
         with pytest.raises(CrashError):
             shop.pipeline(source, **options).start().await_termination()
     shop.run(source, **options)
@@ -186,6 +198,43 @@ def test_an_unfinished_batch_of_waiting_tuples_is_finished_first(
     assert_same_rows(rows, oracle_join(sold, shop.goods, on="id").rows)
 
 
+class FaultyJoin:
+    """A join whose result has been tampered with, in the worker."""
+
+    def __init__(self, join: Any, fault: Callable[[pa.Table], pa.Table]) -> None:
+        self.join, self.fault = join, fault
+
+    def __call__(self, batches: Any, report: Any = None) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(list(self.join(batches, report)))
+        yield from self.fault(rows).to_batches()
+
+
+def tamper(monkeypatch: pytest.MonkeyPatch, fault: Callable[[pa.Table], pa.Table]) -> None:
+    """Let the join of every batch be faulty."""
+    whole = Staging._task
+
+    def faulty(*arguments: Any) -> StageTask:
+        task = whole(*arguments)
+        return replace(task, join=FaultyJoin(task.join, fault))
+
+    monkeypatch.setattr(Staging, "_task", faulty)
+
+
+def number(rows: pa.Table) -> list[int]:
+    """The stream's column `n`, its second, under the name that it has during the join."""
+    found: list[int] = rows[place(1)].to_pylist()
+    return found
+
+
+def one_lost(rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array([n != 3 for n in number(rows)]))
+
+
+def one_lost_for_another_doubled(rows: pa.Table) -> pa.Table:
+    second = rows.filter(pa.array([n == 2 for n in number(rows)]))
+    return pa.concat_tables([one_lost(rows), second])
+
+
 @pytest.mark.parametrize("rejects", [False, True])
 def test_a_lost_tuple_stops_the_query(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, rejects: bool
@@ -193,14 +242,7 @@ def test_a_lost_tuple_stops_the_query(
     """What the join gives is cut short: then nothing reaches any sink."""
     shop.master()
     shop.sell(80)
-    whole = BatchShape.joined
-
-    def short(
-        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, **folders: str | None
-    ) -> DataFrame:
-        return whole(shape, frame, master, **folders).where("n != 3")
-
-    monkeypatch.setattr(BatchShape, "joined", short)
+    tamper(monkeypatch, one_lost)
     bad = str(shop.folder / "bad") if rejects else None
     with pytest.raises(ConservationError, match="Batch 0 does not add up"):
         shop.pipeline(rejected=bad).start().await_termination()
@@ -208,25 +250,64 @@ def test_a_lost_tuple_stops_the_query(
     assert shop.rows("bad", "n") == []
 
 
-@pytest.mark.parametrize("rejects", [False, True])
+@pytest.mark.parametrize("ids", [[1, 2, 3, 4], [1, 9_999, 9_998, 4], [1, 9_999, 3, 4]])
 def test_a_tuple_lost_for_another_doubled_stops_it_too(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, rejects: bool
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, ids: list[int]
 ) -> None:
-    """The number of rows is right, the rows are not."""
+    """The number of rows is right, the rows are not, whether they are matched or unmatched."""
     shop.master()
-    shop.sell(pa.table({"id": [1, 2, 3, 4], "n": [1, 2, 3, 4]}))
-    whole = BatchShape.joined
-
-    def swapped(
-        shape: BatchShape, frame: DataFrame, master: ss.MasterTable, **folders: str | None
-    ) -> DataFrame:
-        joined = whole(shape, frame, master, **folders)
-        return joined.where("n != 3").union(joined.where("n = 2"))
-
-    monkeypatch.setattr(BatchShape, "joined", swapped)
-    bad = str(shop.folder / "bad") if rejects else None
+    shop.sell(pa.table({"id": ids, "n": [1, 2, 3, 4]}))
+    tamper(monkeypatch, one_lost_for_another_doubled)
     with pytest.raises(ConservationError):
-        shop.pipeline(rejected=bad).start().await_termination()
+        shop.pipeline().start().await_termination()
+
+
+def test_a_file_that_lost_rows_stops_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks say how many rows they have written; the files must have as many."""
+    shop.master()
+    shop.sell(80)
+    taken = Folder.take_file
+
+    def cut(folder: Folder, file: Folder) -> None:
+        pq.write_table(pq.read_table(file.path).slice(1), file.path)
+        taken(folder, file)
+
+    monkeypatch.setattr(Folder, "take_file", cut)
+    with pytest.raises(ConservationError, match=r"79\} are in the files"):
+        shop.pipeline().start().await_termination()
+    assert shop.rows("out", *OUTPUT) == []
+
+
+def test_files_that_no_task_names_are_left_behind(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a task that ran twice leaves them."""
+    shop.master()
+    sold = shop.sell(80)
+    made = Folder.create
+
+    def with_a_stray(folder: Folder) -> None:
+        made(folder)
+        if folder.name.startswith("_tasks."):
+            pq.write_table(pa.table({"id": [1], "n": [-1]}), f"{folder.path}/part-stray.parquet")
+
+    monkeypatch.setattr(Folder, "create", with_a_stray)
+    shop.run()
+    assert sorted(n for (n,) in shop.rows("out", "n")) == list(range(len(sold)))
+    assert list((shop.folder / "checkpoint" / "semistream" / "staging").iterdir()) == []
+
+
+def test_rows_that_a_sink_has_lost_are_missed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink has taken its files, and they are removed before the batch is done."""
+    shop.master()
+    shop.sell(20, 20)
+    with monkeypatch.context() as patch:
+        crash(patch, Folder, "become", 2, True)
+        with pytest.raises(CrashError):
+            shop.pipeline().start().await_termination()
+    shutil.rmtree(shop.folder / "out" / "batch=1")
+    with pytest.raises(SinkError, match="batch=1 was written before, and is gone"):
+        shop.pipeline().start().await_termination()
 
 
 def test_versions_that_a_replay_needs_are_pinned(

@@ -105,6 +105,21 @@ def test_a_table_is_told_writer_and_batch(shop: Shop, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.service
+def test_a_sink_on_another_filesystem_gets_its_rows_too(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files cannot be renamed into it, so Spark writes them."""
+    shop.master()
+    sold = shop.sell(40, 40)
+    monkeypatch.setattr(Folder, "can_become", lambda folder, target: False)
+    shop.run(rejected=str(shop.folder / "bad"))
+    keyed = sold.filter(sold["id"].is_valid())
+    expected = oracle_join(keyed, shop.goods, on="id", how="left").rows
+    assert_same_rows(shop.rows("out", "id", "n", "name"), expected)
+    assert len(shop.rows("bad", "n", "reason")) == len(sold) - len(keyed)
+
+
+@pytest.mark.service
 def test_a_folder_that_was_not_committed_is_written_anew(shop: Shop) -> None:
     sink = ParquetSink(shop.folder / "out")
     frame = shop.spark.range(5)
@@ -313,3 +328,9 @@ def test_deferred_tuples_are_not_left_in_another_folder(
     monkeypatch.setattr(BatchLog, "__init__", with_some_waiting)
     with pytest.raises(OptionError, match=r"7 stream tuples(.|\n)*deferred= as it was"):
         shop.pipeline(deferred=shop.folder / "there", **options).start()
+
+
+def test_folders_on_other_devices_are_told_apart() -> None:
+    here, there = Folder.at("/proc/nothing"), Folder.at("/nothing/of/the/kind")
+    assert here.can_become(Folder.at("/proc/other"))
+    assert not here.can_become(there)

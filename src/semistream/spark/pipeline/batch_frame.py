@@ -1,75 +1,43 @@
-"""A batch as a frame: arriving and waiting tuples together, judged, joined, and given a route.
+"""A batch as a frame: arriving and waiting tuples together, each with its verdict.
 
-    source, retried, returned ─► verdict ─► join ─► route
+    source, retried, returned ─► verdict ─► tasks that join and write
 
-All of it is one Spark job, without a shuffle of its own. Rows are counted where they enter and
-where they leave. A fingerprint of the tuples' numbers, taken at both places, shows whether each
-tuple that entered has left as one row.
+All of it is one Spark job, without a shuffle of its own. The frames of most batches have the same
+columns, so what their tasks do is planned once for each version of the master.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import reduce
+from typing import TypeAlias
 
-from pyspark.sql import Column, DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from semistream.errors import MasterChangedError, OptionError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
-from semistream.spark.columns import PREFIX, column
-from semistream.spark.pipeline.routes import (
+from semistream.spark.columns import PREFIX, quoted
+from semistream.spark.join import JoinTask
+from semistream.spark.pipeline.capacity import PUT_OFF
+from semistream.spark.pipeline.routes import CORRUPT, Checks, Retry
+from semistream.spark.pipeline.stage_task import (
     ATTEMPT,
     DEFER,
     JOIN,
-    ROUTE,
+    ORIGIN,
+    REASON,
     SINCE,
     VERDICT,
-    Checks,
-    Retry,
+    place,
 )
 from semistream.spark.schema import carried_types, still_has
 
-__all__ = ["MATCHED", "NUMBER", "BatchShape", "Joiner", "Tally", "tallied", "tally_of"]
+__all__ = ["BatchShape", "Joiner"]
 
-NUMBER: Final = PREFIX + "number"
-"""A tuple's number: unique within one run of a batch."""
-MATCHED: Final = PREFIX + "matched"
-"""Whether the tuple of a row has a master row."""
-_ROWS, _MARK, _UNMATCHED = "rows", "mark", "unmatched"
-
-Joiner: TypeAlias = Callable[..., DataFrame]
-"""`ss.join`, as a left join, with all arguments that are the same for every batch."""
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Rows that have passed one place of a batch."""
-
-    rows: int
-    mark: int
-    """The exclusive or of a hash of the tuples' numbers."""
-    unmatched: int = 0
-
-
-def tallied(frame: DataFrame) -> tuple[DataFrame, Observation]:
-    """The frame, and an observation of the rows that pass when it is written."""
-    observation = Observation()
-    aggregates = [
-        F.count(F.lit(1)).alias(_ROWS),
-        F.expr(f"bit_xor(xxhash64({NUMBER}))" if NUMBER in frame.columns else "0").alias(_MARK),
-        F.count_if(~F.col(MATCHED) if MATCHED in frame.columns else F.lit(False)).alias(_UNMATCHED),
-    ]
-    return frame.observe(observation, *aggregates), observation
-
-
-def tally_of(observation: Observation) -> Tally:
-    """The tally of an observation; waits for the job that makes it."""
-    found = observation.get
-    return Tally(found[_ROWS], found[_MARK] or 0, found[_UNMATCHED])
+Joiner: TypeAlias = Callable[..., tuple[JoinTask, StructType]]
+"""`join_task` of a left join, with all arguments that are the same for every batch."""
 
 
 class BatchShape:
@@ -87,102 +55,95 @@ class BatchShape:
         join: Joiner,
         retry: Retry | None = None,
         checks: Mapping[str, str] | None = None,
-        defers: bool = False,
     ) -> None:
         """Check all that `ss.join` checks, and that no column has a reserved name."""
         taken = [name for name in source.columns if name.lower().startswith(PREFIX)]
         if taken:
             raise OptionError(f"Columns {taken} have names kept for a pipeline. Rename them.")
-        self._join, self._retry, self._defers = join, retry, defers
-        result = join(source, master, on=on, columns=columns)
-        self.stream = source.schema
+        self._join, self._retry = join, retry
+        _, result = join(source, master, on=on, columns=columns)
+        self._stream = source.schema
         self.stream_columns = source.columns
-        self.output = result.schema
-        self.payload = result.columns[len(source.columns) :]
+        self.payload = result.names[len(source.columns) :]
         self._types = carried_types(master, self.payload)
         self.key = tuple(resolve_on(on, master.key).values())
         self.checks = None if checks is None else Checks.of(self.key, source.columns, checks)
+        self.hidden = CORRUPT if checks is not None and CORRUPT in source.columns else None
+        self.output = StructType([f for f in result.fields if f.name != self.hidden])
+        self._tasks: dict[tuple[int, bool], JoinTask] = {}
 
     @property
     def waiting(self) -> StructType:
         """The columns of waiting tuples."""
         # In files any column may be null.
-        fields = [StructField(field.name, field.dataType) for field in self.stream.fields]
+        fields = [StructField(field.name, field.dataType) for field in self._stream.fields]
         if self._retry is not None:
             fields += [StructField(ATTEMPT, IntegerType()), StructField(SINCE, LongType())]
         return StructType(fields)
 
-    def output_names(self) -> list[Column]:
-        """The columns of the result."""
-        return [column(name) for name in self.output.names]
-
-    def arriving(self, frame: DataFrame) -> DataFrame:
-        """Tuples of the source, with the columns of waiting tuples."""
-        columns = [column(name) for name in self.stream_columns]
-        if self._retry is not None:
-            columns += [F.lit(0).alias(ATTEMPT), F.lit(None).cast(LongType()).alias(SINCE)]
-        return frame.select(*columns)
-
-    def judged(self, frame: DataFrame, deferred: Column | None = None) -> DataFrame:
-        """The tuples with their numbers and verdicts; a bad tuple is rejected, never deferred."""
-        columns: list[Column] = [column(name) for name in self.waiting.names]
-        verdict = F.lit(JOIN) if self.checks is None else self.checks.verdict()
-        if deferred is not None:
-            verdict = F.when((verdict == JOIN) & deferred, F.lit(DEFER)).otherwise(verdict)
-        if self._judges:
-            columns.append(verdict.cast(IntegerType()).alias(VERDICT))
-        return frame.select(*columns, F.monotonically_increasing_id().alias(NUMBER))
-
-    def joined(self, frame: DataFrame, master: MasterTable, **folders: str | None) -> DataFrame:
-        """The left join: the frame's columns, the master's, and whether there was a match.
-
-        A master row may be all nulls, so the master's key column shows whether there is one. A
-        stream column may have the same name as that, so stream columns have numbers for names
-        during the join. `folders` are those where `ss.join` leaves something.
-        """
-        self._check_version(master)
-        places = {name: f"{PREFIX}{i}" for i, name in enumerate(frame.columns)}
-        numbered = [column(name).alias(place) for name, place in places.items()]
-        keys = [places[name] for name in self.key]
-        if self._judges:
-            keys = [f"{PREFIX}key_{i}" for i in range(len(self.key))]
-            is_joined = F.col(VERDICT) == JOIN
-            numbered += [
-                F.when(is_joined, column(name)).alias(key)
-                for name, key in zip(self.key, keys, strict=True)
-            ]
-        on = dict(zip(keys, master.key, strict=True))
-        columns = list(dict.fromkeys([*self.payload, master.key[0]]))
-        stream = frame.select(*numbered)
-        found = self._join(stream, master, on=on, columns=columns, **folders)
-        return found.select(
-            *(F.col(place).alias(name) for name, place in places.items()),
-            *map(column, self.payload),
-            column(master.key[0]).isNotNull().alias(MATCHED),
-        )
-
-    def routed(self, frame: DataFrame, at: float, chunks: int) -> DataFrame:
-        """The rows with their routes."""
-        route = F.lit("unmatched") if self._retry is None else self._retry.route(at)
-        route = F.when(F.col(MATCHED), F.lit("joined")).otherwise(route)
-        if self._judges:
-            chunk = F.pmod(F.xxhash64(NUMBER), F.lit(max(chunks, 1)))
-            put_off = F.concat_ws("-", F.lit("deferred"), chunk)
-            route = F.when(F.col(VERDICT) == DEFER, put_off).otherwise(route)
-            route = F.when(F.col(VERDICT) > JOIN, F.lit("rejected")).otherwise(route)
-        routed = frame.withColumn(ROUTE, route)
-        if self._retry is None:
-            return routed
-        # Tuples that go back into the retry queue have been looked for once more.
-        waits = F.col(ROUTE).startswith("retry-")
-        since = F.when(waits, F.split_part(F.col(ROUTE), F.lit("-"), F.lit(3)).cast(LongType()))
-        attempt = F.col(ATTEMPT) + F.when(waits, F.lit(1)).otherwise(F.lit(0))
-        return routed.withColumns({ATTEMPT: attempt, SINCE: F.coalesce(since, F.col(SINCE))})
+    @property
+    def kept(self) -> StructType:
+        """The columns of tuples that are not joined, in sinks."""
+        return StructType([f for f in self._stream.fields if f.name != self.hidden])
 
     @property
-    def _judges(self) -> bool:
-        """Whether tuples have verdicts: some may not be joined."""
-        return self.checks is not None or self._defers
+    def rejected(self) -> StructType:
+        """The columns of rejected tuples."""
+        return StructType([*self._stream.fields, StructField(REASON, StringType())])
+
+    def gathered(self, parts: Sequence[DataFrame | None]) -> DataFrame:
+        """Tuples of the source, the retry queue and the deferred queue in one frame.
+
+        They get columns that say where they come from, unless all are from the source.
+        """
+        source, *waiting = parts
+        if source is not None and all(part is None for part in waiting):
+            return source
+        names = [*map(quoted, self.stream_columns)]
+        added = [ATTEMPT, SINCE] if self._retry is not None else []
+        if source is not None:
+            new = [f"0 AS {ATTEMPT}", f"CAST(NULL AS BIGINT) AS {SINCE}"] if added else []
+            source = source.selectExpr(*names, *new, f"0 AS {ORIGIN}")
+        back = [
+            part.selectExpr(*names, *added, f"{number} AS {ORIGIN}")
+            for number, part in enumerate(waiting, 1)
+            if part is not None
+        ]
+        return reduce(DataFrame.unionByName, back if source is None else [source, *back])
+
+    def judged(self, frame: DataFrame) -> DataFrame:
+        """The tuples with their verdicts; a bad tuple is rejected, never deferred.
+
+        Stream columns have numbers for names from here on.
+        """
+        columns = [f"{quoted(name)} AS {place(i)}" for i, name in enumerate(self.stream_columns)]
+        columns += [name for name in (ATTEMPT, SINCE, ORIGIN) if name in frame.columns]
+        cases = [] if self.checks is None else self.checks.cases()
+        cases += [f"WHEN {PUT_OFF} THEN {DEFER}"] if PUT_OFF in frame.columns else []
+        if cases:
+            columns.append(f"CAST(CASE {' '.join(cases)} ELSE {JOIN} END AS INT) AS {VERDICT}")
+        return frame.selectExpr(*columns)
+
+    def join_task(self, frame: DataFrame, master: MasterTable) -> JoinTask:
+        """The left join of a judged frame's tuples.
+
+        A master row may be all nulls, so the master's first key column, which comes with the
+        others, shows whether there is one.
+        """
+        waits = ORIGIN in frame.columns
+        if (master.version, waits) not in self._tasks:
+            self._check_version(master)
+            stream = frame.drop(VERDICT, ORIGIN)
+            places = {name: place(i) for i, name in enumerate(self.stream_columns)}
+            on = {places[name]: key for name, key in zip(self.key, master.key, strict=True)}
+            columns = list(dict.fromkeys([*self.payload, master.key[0]]))
+            older = [key for key in self._tasks if key[0] != master.version]
+            for key in older:
+                del self._tasks[key]
+            self._tasks[master.version, waits], _ = self._join(
+                stream, master, on=on, columns=columns
+            )
+        return self._tasks[master.version, waits]
 
     def _check_version(self, master: MasterTable) -> None:
         """Raise if this version lacks a column, or has it with another type."""

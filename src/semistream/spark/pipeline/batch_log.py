@@ -63,7 +63,8 @@ class Counts:
     """Came from the deferred queue."""
     joined: int = 0
     unmatched: int = 0
-    """Without a master row, wherever they then went."""
+    """Without a master row, wherever they then went. In totals a tuple counts each time it was
+    looked for."""
     deferred: int = 0
     rejected: int = 0
     expired: int = 0
@@ -102,6 +103,12 @@ class Outcome:
     waiting_deferred: int
     engine: Mapping[str, Any] = field(default_factory=dict)
     """What the tasks of the join measured; empty if that is not known."""
+
+    @property
+    def ended_unmatched(self) -> int:
+        """Tuples of all batches that have ended without a master row; none of them waits."""
+        # Every tuple that went into the retry queue has come out of it again, or is there.
+        return self.totals.unmatched - self.totals.retried - self.waiting_retry
 
 
 class BatchLog:

@@ -1,16 +1,17 @@
 """Running one batch: its rows are staged, and then each route is written to where it ends.
 
-Every step is idempotent by the batch's number, so a batch can run again from any point. If a
-Parquet sink is the only outlet, a batch is written there directly; its folder then serves as the
-staging.
+Every step is idempotent by the batch's number, so a batch can run again from any point. What is
+staged is already as a Parquet sink wants it, so such a sink takes the files over as they are, if it
+is on the same filesystem. Spark reads them for all others.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from semistream.errors import InternalError
@@ -20,9 +21,9 @@ from semistream.spark.pipeline.batch_log import BatchRecord
 from semistream.spark.pipeline.folders import Folder, Note
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.queues import QueueEntry
-from semistream.spark.pipeline.routes import REASON, VERDICT
 from semistream.spark.pipeline.sinks import ParquetSink, Sink
-from semistream.spark.pipeline.staging import Arrival, NotOneToOne, Staging, route_folder
+from semistream.spark.pipeline.stage_task import REASON, VERDICT
+from semistream.spark.pipeline.staging import Arrival, Staging, route_folder
 
 __all__ = ["BatchRun"]
 
@@ -41,8 +42,7 @@ class BatchRun:
         """Staging and queues are in the folder `home`; sinks know the pipeline as `writer`."""
         self._shape, self._outlets, self._writer = shape, outlets, writer
         self._folder = home / "staging"
-        self._is_direct = outlets.is_single
-        self._staging = Staging(shape, home, deferred)
+        self._staging = Staging(shape, outlets, home, deferred)
         self.retry, self.deferred = self._staging.retry, self._staging.deferred
 
     def claim(self) -> None:
@@ -57,15 +57,8 @@ class BatchRun:
         Writing a batch again changes nothing.
         """
         staged = self._folder / str(record.number)
-        note = staged.note()
-        if note is None and self._is_direct and record.capacity is None and not record.returned:
-            with contextlib.suppress(NotOneToOne):
-                return self._write_directly(record, arrival, master)
-            # The master has several rows for some key, so the next batches would also fail here,
-            # and be joined twice: stage them from now on.
-            self._is_direct = False
-        note = note or self._staging.by_route(record, arrival, master, staged)
-        self._deliver(record, arrival, staged, note["routes"])
+        note = staged.note() or self._staging.by_route(record, arrival, master, staged)
+        self._deliver(record, arrival, staged, note)
         for part, route in enumerate(sorted(note["routes"])):
             if "-" in route:
                 self._queue(record, part, route, note["routes"][route], staged)
@@ -76,37 +69,44 @@ class BatchRun:
         self.retry.remove(record.retried)
         self.deferred.remove(record.returned)
         (self._folder / str(record.number)).remove()
+        # A task that was given up may still be writing there; what it leaves is in nobody's way.
+        with contextlib.suppress(OSError):
+            (self._folder / f"_tasks.{record.number}").remove()
 
-    def _write_directly(self, record: BatchRecord, arrival: Arrival, master: MasterTable) -> Note:
-        sink, keep = self._outlets.sink, self._outlets.how == "left"
-        assert isinstance(sink, ParquetSink)
-        folder = sink.folder(record.number)
-        return folder.note() or self._staging.directly(record, arrival, master, folder, keep)
-
-    def _deliver(
-        self, record: BatchRecord, arrival: Arrival, staged: Folder, routes: Mapping[str, int]
-    ) -> None:
-        """Write the staged rows of each sink, if there are any."""
+    def _deliver(self, record: BatchRecord, arrival: Arrival, staged: Folder, note: Note) -> None:
+        """Hand the staged rows of each sink over, if there are any."""
         outlets, shape = self._outlets, self._shape
-        stream = StructType(shape.stream.fields)
-        judged = StructType([*shape.stream.fields, StructField(VERDICT, IntegerType())])
         plans: list[tuple[str, Sink | None, Sequence[str], StructType]] = [
             ("sink", outlets.sink, outlets.emitted, shape.output),
-            ("unmatched", outlets.unmatched, ["unmatched"], stream),
-            ("dead letters", outlets.dead_letters, ["expired"], stream),
-            ("rejected", outlets.rejected, ["rejected"], judged),
+            ("unmatched", outlets.unmatched, ["unmatched"], shape.kept),
+            ("dead letters", outlets.dead_letters, ["expired"], shape.kept),
+            ("rejected", outlets.rejected, ["rejected"], shape.rejected),
         ]
+        # A checkpoint of an older version may have a batch whose files have more columns.
+        is_old = "folders" not in note
+        folders = note["routes"] if is_old else note["folders"]
         for name, sink, wanted, schema in plans:
-            found = [route_folder(staged, route).spark for route in wanted if routes.get(route)]
-            if sink is not None and found:
-                rows = arrival.spark.read.schema(schema).parquet(*found)
-                rows = self._with_reason(rows) if name == "rejected" else rows
-                sink.write(rows, record.number, f"{self._writer}/{name}")
+            found = [route for route in wanted if folders.get(route)]
+            if sink is None or not found:
+                continue
+            staged_rows = [route_folder(staged, route) for route in found]
+            target = sink.folder(record.number) if isinstance(sink, ParquetSink) else None
+            if not is_old and target is not None and staged_rows[0].can_become(target):
+                staged_rows[0].become(target, {"rows": folders[found[0]]})
+                continue
+            is_numbered = is_old and name == "rejected"
+            added = [StructField(VERDICT, IntegerType())] if is_numbered else []
+            reader = arrival.spark.read.schema(StructType([*schema.fields, *added]))
+            rows = reader.parquet(*(folder.spark for folder in staged_rows))
+            rows = self._with_reason(rows) if is_numbered else rows
+            sink.write(rows, record.number, f"{self._writer}/{name}")
 
     def _with_reason(self, rows: DataFrame) -> DataFrame:
+        """Rejected tuples of an older version, which have a number for their reason."""
         if self._shape.checks is None:
             raise InternalError("Tuples were rejected without checks. Report this.")
-        return rows.withColumn(REASON, self._shape.checks.reason()).drop(VERDICT)
+        reasons = F.array(*map(F.lit, self._shape.checks.reasons))
+        return rows.withColumn(REASON, F.element_at(reasons, F.col(VERDICT))).drop(VERDICT)
 
     def _queue(self, record: BatchRecord, part: int, route: str, rows: int, staged: Folder) -> None:
         """Move the folder of a route of waiting tuples into its queue, as an entry."""

@@ -96,7 +96,8 @@ class BatchSequence:
             if record is not None and self._log.is_done(record):
                 return
             self._check_order(record, number)
-            cached = self._policy.target is not None
+            # A batch that has a limit is counted before it is joined.
+            cached = (self._capacity() if record is None else record.capacity) is not None
             frame = frame.persist() if cached else frame
             try:
                 rows = frame.count() if cached else 0
@@ -152,10 +153,8 @@ class BatchSequence:
 
     def _begin(self, stream_batch: int | None, rows: int, retries: bool = True) -> BatchRecord:
         """Decide what the next batch takes in, and put that on record."""
-        policy, outcome = self._policy, self._log.last_outcome
-        at = policy.clock()
+        at, known = self._policy.clock(), self._capacity()
         retried = self._due(at) if retries else []
-        known = None if policy.target is None or outcome is None else outcome.capacity
         rows += sum(entry.rows for entry in retried)
         returned = taken_back(self._run.deferred.entries(), known, rows, stream_batch is None)
         record = BatchRecord(
@@ -170,6 +169,11 @@ class BatchSequence:
         )
         self._log.begin(record)
         return record
+
+    def _capacity(self) -> int | None:
+        """How many tuples the next batch may join, as learned so far; None for no limit."""
+        last = self._log.last_outcome
+        return None if self._policy.target is None or last is None else last.capacity
 
     def _check_deferred(self) -> None:
         """Raise unless all deferred tuples are in the folder that was given."""

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 
 from semistream.spark.columns import PREFIX, column
 from semistream.spark.pipeline.queues import QueueEntry
+from semistream.spark.pipeline.stage_task import FROM_DEFERRED, ORIGIN
 
 __all__ = ["PUT_OFF", "chunk_count", "cut", "learned", "put_off", "taken_back"]
 
@@ -109,10 +110,13 @@ def cut(frequencies: Mapping[int, int], excess: int) -> tuple[int, float]:
 def put_off(frame: DataFrame, key: Sequence[str], excess: int) -> DataFrame:
     """The frame with a column `PUT_OFF`: which tuples to defer, about `excess` of them.
 
-    Tuples with a null key cost nothing, and stay. The frame is read twice more, so cache it.
+    Tuples with a null key cost nothing, and those that were put off before have waited: they stay.
+    The frame is read twice more, so cache it.
     """
     columns = [column(name) for name in key]
     has_key = reduce(and_, (each.isNotNull() for each in columns))
+    if ORIGIN in frame.columns:
+        has_key &= F.col(ORIGIN) != FROM_DEFERRED
     hashed = frame.withColumn(_HASH, F.when(has_key, F.xxhash64(*columns)))
     counts = hashed.where(F.col(_HASH).isNotNull()).groupBy(_HASH).count()
     sizes = counts.groupBy("count").agg(F.count(F.lit(1)).alias("keys")).collect()

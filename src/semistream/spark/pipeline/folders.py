@@ -44,8 +44,8 @@ class Folder:
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, spark: str) -> None:
         """Made by `at` and by `/`; nothing is created yet."""
-        self._filesystem = filesystem
-        self._path = path
+        self.filesystem = filesystem
+        self.path = path
         self.spark = spark
 
     @classmethod
@@ -64,7 +64,7 @@ class Folder:
         return cls(filesystem, path.rstrip("/"), uri)
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self._filesystem, f"{self._path}/{name}", f"{self.spark}/{name}")
+        return Folder(self.filesystem, f"{self.path}/{name}", f"{self.spark}/{name}")
 
     @property
     def shown(self) -> str:
@@ -74,22 +74,28 @@ class Folder:
     @property
     def name(self) -> str:
         """The last part of its path."""
-        return self._path.rpartition("/")[2]
+        return self.path.rpartition("/")[2]
 
     @property
     def local(self) -> str | None:
         """Its path on this machine; None if it is elsewhere."""
-        return self._path if self._filesystem.type_name == "local" else None
+        return self.path if self.filesystem.type_name == "local" else None
+
+    def sibling(self, name: str) -> Folder:
+        """The folder of another name beside it."""
+        return Folder(
+            self.filesystem, f"{self._parent()}/{name}", f"{self.spark.rpartition('/')[0]}/{name}"
+        )
 
     def names(self) -> list[str]:
         """What is in it, sorted, without names that Spark skips; empty if it does not exist."""
-        selector = pafs.FileSelector(self._path, allow_not_found=True)
-        found = (info.base_name for info in self._filesystem.get_file_info(selector))
+        selector = pafs.FileSelector(self.path, allow_not_found=True)
+        found = (info.base_name for info in self.filesystem.get_file_info(selector))
         return sorted(n for n in found if not n.startswith(".") and (n[0] != "_" or "=" in n))
 
     def exists(self) -> bool:
         """Whether there is such a folder."""
-        return bool(self._filesystem.get_file_info(self._path).type == pafs.FileType.Directory)
+        return bool(self.filesystem.get_file_info(self.path).type == pafs.FileType.Directory)
 
     def note(self) -> Note | None:
         """What `_committed.json` says; None if the folder is not whole."""
@@ -102,8 +108,8 @@ class Folder:
         """
         if (known := self.note()) is not None:
             return known
-        renames = self._filesystem.type_name in _RENAMES
-        target = self._sibling(_WRITING + self.name.rpartition("=")[2]) if renames else self
+        renames = self.filesystem.type_name in _RENAMES
+        target = self.sibling(_WRITING + self.name.rpartition("=")[2]) if renames else self
         target.remove()
         try:
             write(target.spark)
@@ -115,7 +121,7 @@ class Folder:
         if renames:
             # A folder without a note may be left here by a repair of the disk or by hand.
             self.remove()
-            self._filesystem.move(target._path, self._path)
+            self.filesystem.move(target.path, self.path)
         return made
 
     def claim(self, owner: str, what: str) -> None:
@@ -126,7 +132,7 @@ class Folder:
                     f"{self.shown} has folders of batches, but it is not known whose. Give "
                     f"{what} a folder of its own."
                 )
-            self._filesystem.create_dir(self._path, recursive=True)
+            self.create()
             self._write(_OWNER, {"owner": owner})
         elif known.get("owner") != owner:
             raise SinkError(
@@ -135,40 +141,66 @@ class Folder:
                 "go on with the checkpoint that the folder was written with."
             )
 
+    def create(self) -> None:
+        """Make it, and the folders that it is in."""
+        self.filesystem.create_dir(self.path, recursive=True)
+
+    def take_file(self, file: Folder) -> None:
+        """Move a file of the same filesystem into it."""
+        self.filesystem.move(file.path, self._place(file.name))
+
+    def can_become(self, target: Folder) -> bool:
+        """Whether `become` can give it to the target: it is on the same filesystem."""
+        if self.local is None or target.local is None:
+            return bool(self.filesystem.equals(target.filesystem))
+        return _device(self.local) == _device(target.local)
+
+    def become(self, target: Folder, note: Note) -> None:
+        """Make its files those of the target, all at once, unless the target is whole already."""
+        if target.note() is not None:
+            return
+        if not self.exists():
+            raise SinkError(
+                f"{target.spark} was written before, and is gone. Restore it from a backup, with "
+                "the checkpoint, or begin with a new checkpoint."
+            )
+        target.remove()
+        self._write(_COMMITTED, note)
+        self.move(target)
+
     def move(self, target: Folder) -> None:
         """Move it to the target, unless that was done before; both are on one filesystem."""
         if not self.exists():
             return
-        if self._filesystem.type_name in _RENAMES:
+        if self.filesystem.type_name in _RENAMES:
             if not target.exists():
-                self._filesystem.create_dir(target._parent(), recursive=True)
-                self._filesystem.move(self._path, target._path)
+                self.filesystem.create_dir(target._parent(), recursive=True)
+                self.filesystem.move(self.path, target.path)
         else:
             # A copy may have stopped half-way before, so it is made again as long as this exists.
-            pafs.copy_files(
-                self._path,
-                target._path,
-                source_filesystem=self._filesystem,
-                destination_filesystem=self._filesystem,
-            )
+            target.create()
+            selector = pafs.FileSelector(self.path)
+            names = {info.base_name for info in self.filesystem.get_file_info(selector)}
+            for name in sorted(names, key=lambda name: (name == _COMMITTED, name)):
+                self.filesystem.copy_file(self._place(name), target._place(name))
 
     def row_count(self) -> int:
         """How many rows its Parquet files have, by their footers."""
-        selector = pafs.FileSelector(self._path, allow_not_found=True, recursive=True)
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=True)
         return sum(
-            pq.read_metadata(info.path, filesystem=self._filesystem).num_rows
-            for info in self._filesystem.get_file_info(selector)
+            pq.read_metadata(info.path, filesystem=self.filesystem).num_rows
+            for info in self.filesystem.get_file_info(selector)
             if info.base_name.endswith(".parquet")
         )
 
     def remove(self) -> None:
         """Remove it with all that is in it, if it exists."""
         if self.exists():
-            self._filesystem.delete_dir(self._path)
+            self.filesystem.delete_dir(self.path)
 
     def _read(self, name: str) -> Note | None:
         try:
-            with self._filesystem.open_input_stream(self._place(name)) as file:
+            with self.filesystem.open_input_stream(self._place(name)) as file:
                 found = json.loads(file.read())
             if not isinstance(found, dict):
                 raise ValueError(f"it is a {type(found).__name__}")
@@ -193,20 +225,22 @@ class Folder:
     def _write(self, name: str, content: Note) -> None:
         """Write a small file. Where files can be renamed, it appears with its whole content."""
         data = json.dumps({_FORMAT_FIELD: _FORMAT, **content}).encode()
-        renames = self._filesystem.type_name in _RENAMES
+        renames = self.filesystem.type_name in _RENAMES
         written = self._place(f".{name}.new" if renames else name)
-        with self._filesystem.open_output_stream(written) as file:
+        with self.filesystem.open_output_stream(written) as file:
             file.write(data)
         if renames:
-            self._filesystem.move(written, self._place(name))
+            self.filesystem.move(written, self._place(name))
 
     def _place(self, name: str) -> str:
-        return f"{self._path}/{name}"
+        return f"{self.path}/{name}"
 
     def _parent(self) -> str:
-        return self._path.rpartition("/")[0]
+        return self.path.rpartition("/")[0]
 
-    def _sibling(self, name: str) -> Folder:
-        return Folder(
-            self._filesystem, f"{self._parent()}/{name}", f"{self.spark.rpartition('/')[0]}/{name}"
-        )
+
+def _device(path: str) -> int:
+    """The filesystem that a path of this machine is on, or would be on."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev

@@ -119,8 +119,10 @@ def _metrics(outcome: Outcome, line: dict[str, Any]) -> Iterator[tuple[str, str,
     told = "Stream tuples so far:"
     yield "batches_total", "counter", "Batches that are done.", outcome.number + 1
     yield "arrived_tuples_total", "counter", f"{told} arrived, retried or returned.", totals.arrived
-    for name in ("joined", "unmatched", "deferred", "rejected", "retried", "returned", "expired"):
+    for name in ("joined", "deferred", "rejected", "retried", "returned", "expired"):
         yield f"{name}_tuples_total", "counter", f"{told} {name}.", getattr(totals, name)
+    ended = outcome.ended_unmatched
+    yield "unmatched_tuples_total", "counter", f"{told} ended without a master row.", ended
     yield "output_rows_total", "counter", "Rows of joined tuples so far.", totals.outputs
     for name, what in _GAUGES.items():
         yield name, "gauge", what, line[_RENAMED.get(name, name)]

@@ -9,8 +9,9 @@ from typing import Self
 from semistream.errors import OptionError
 from semistream.relation.storage import without_secrets
 from semistream.spark.pipeline.folders import Folder
-from semistream.spark.pipeline.routes import REASON, Retry
+from semistream.spark.pipeline.routes import Retry
 from semistream.spark.pipeline.sinks import ParquetSink, Sink, SinkLike, sink_of
+from semistream.spark.pipeline.stage_task import REASON
 
 __all__ = ["Outlets"]
 
@@ -69,9 +70,11 @@ class Outlets:
         return ("joined", "unmatched") if is_plain else ("joined",)
 
     @property
-    def is_single(self) -> bool:
-        """Whether the sink gets everything that is written, and can be written to directly."""
-        return self == Outlets(self.sink, self.how) and isinstance(self.sink, ParquetSink)
+    def folders(self) -> dict[str, str | None]:
+        """The folder where each route that ends is staged; None if its rows go nowhere."""
+        own = {"unmatched": self.unmatched, "expired": self.dead_letters, "rejected": self.rejected}
+        apart = {route: None if sink is None else route for route, sink in own.items()}
+        return apart | dict.fromkeys(self.emitted, "joined")
 
     def check_columns(self, stream: Sequence[str], output: Sequence[str]) -> None:
         """Raise unless each sink can take its rows: of the stream's columns, or the output's."""

@@ -26,7 +26,7 @@ from semistream.errors import CheckpointError, PipelineStateError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
-from semistream.spark.join import Option, join
+from semistream.spark.join import Option, join_task
 from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
@@ -68,6 +68,9 @@ class Status:
     counts: Counts
     totals: Counts
     """Those of all batches since the checkpoint began."""
+    ended_unmatched: int
+    """Tuples of all batches that have ended without a master row. Each tuple of the source is
+    joined, rejected, one of these, or waiting."""
     seconds: float
     waiting_retry: int
     """Stream tuples in the retry queue now."""
@@ -152,10 +155,9 @@ class Pipeline:
             table,
             on,
             columns,
-            partial(join, memory=memory, how="left", algorithm=algorithm, io=io, **more),
+            partial(join_task, memory=memory, how="left", algorithm=algorithm, io=io, **more),
             self._outlets.retry,
             rejecting_checks(source, checks, is_rejecting=rejected is not None),
-            defers=target is not None,
         )
         self._outlets.check_columns(source.columns, self._shape.output.names)
         self._checkpoint = checkpoint_folder(checkpoint)
@@ -225,6 +227,7 @@ class Pipeline:
             version=None if last is None else last.version,
             counts=Counts() if last is None else last.counts,
             totals=Counts() if last is None else last.totals,
+            ended_unmatched=0 if last is None else last.ended_unmatched,
             seconds=0.0 if last is None else last.seconds,
             waiting_retry=0 if last is None else last.waiting_retry,
             waiting_deferred=0 if last is None else last.waiting_deferred,

@@ -11,8 +11,8 @@ batch that put it there is written, and is removed when the batch that takes it 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,6 +21,9 @@ from semistream.errors import CheckpointError
 from semistream.spark.pipeline.folders import Folder
 
 __all__ = ["QueueEntry", "TupleQueue", "rows_in"]
+
+_TASK_ROWS: Final = 50_000
+"""Tuples that one task takes out of a queue; a task for each small file would cost more."""
 
 
 class QueueEntry(NamedTuple):
@@ -76,10 +79,10 @@ class TupleQueue:
         """Move a folder of rows here as an entry, unless that is done."""
         rows.move(self._folder / entry.name)
 
-    def read(self, spark: SparkSession, names: Iterable[str], schema: StructType) -> DataFrame:
-        """The tuples of some entries; columns that they do not have are null."""
+    def read(self, spark: SparkSession, names: Sequence[str], schema: StructType) -> DataFrame:
+        """The tuples of some entries, in few partitions; columns that they do not have are null."""
         paths = [(self._folder / name).spark for name in names]
-        return spark.read.schema(schema).parquet(*paths)
+        return spark.read.schema(schema).parquet(*paths).coalesce(1 + rows_in(names) // _TASK_ROWS)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove entries that were taken in; some may be gone already."""

@@ -1,12 +1,11 @@
-"""Routes: where each stream tuple of a batch goes, decided by Spark columns in one pass.
+"""Routes: the rules by which each stream tuple of a batch goes somewhere.
 
     before the join     verdict     0: join, −1: defer, k: rejected for reason k
     after the join      route       joined, unmatched, rejected, expired,
                                     deferred-<chunk>, retry-<attempt>-<since>
 
-Tuples that are not to be joined pass through the join with a null key, which costs no look-up. So a
-batch is read once and staged once, whatever its routes. The route is the name of the folder where a
-row is staged. The folders of waiting tuples are moved into the queues as they are.
+A verdict is an SQL expression, since checks are the user's own. Everything else is decided by the
+task that joins the tuple, see `stage_task`.
 """
 
 from __future__ import annotations
@@ -14,42 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
-
 from semistream.errors import OptionError
-from semistream.spark.columns import PREFIX, quoted
+from semistream.spark.columns import quoted
 from semistream.spark.pipeline.sinks import SinkLike
+from semistream.spark.pipeline.stage_task import RetryRule
 
-__all__ = [
-    "ATTEMPT",
-    "CORRUPT",
-    "DEFER",
-    "JOIN",
-    "REASON",
-    "ROUTE",
-    "SINCE",
-    "VERDICT",
-    "Checks",
-    "Retry",
-    "parse_duration",
-]
+__all__ = ["CORRUPT", "Checks", "Retry", "parse_duration"]
 
-ATTEMPT: Final = PREFIX + "attempt"
-"""How often a tuple was looked for and not found."""
-SINCE: Final = PREFIX + "since"
-"""When a tuple was first looked for and not found, in milliseconds since 1970."""
-VERDICT: Final = PREFIX + "verdict"
-ROUTE: Final = PREFIX + "route"
-REASON: Final = "reason"
-"""The column that rejected tuples have besides their own."""
 CORRUPT: Final = "_corrupt_record"
 """Where Spark's readers put the text of a record that they could not parse."""
-JOIN, DEFER = 0, -1
-"""Verdicts; that of a rejected tuple is the number of the reason, from 1."""
 
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -129,14 +103,11 @@ class Retry:
         delay = self.backoff_seconds * self.factor ** min(attempt - 1, 200)
         return min(int(at * 1000 + min(delay, self.deadline_seconds) * 1000), self._end(since))
 
-    def route(self, at: float) -> Column:
-        """The route of an unmatched tuple in a batch that began at this time."""
+    def rule(self, at: float) -> RetryRule:
+        """Where unmatched tuples go, in a batch that began at this time."""
         now = int(at * 1000)
         width = max(int(self.deadline_seconds * 1000 / _COHORTS), 1)
-        since = F.coalesce(F.col(SINCE), F.lit(now - now % width))
-        waiting = F.concat_ws("-", F.lit("retry"), F.col(ATTEMPT) + 1, since)
-        is_over = since <= F.lit(now - int(self.deadline_seconds * 1000))
-        return F.when(is_over, F.lit("expired")).otherwise(waiting)
+        return RetryRule(now - now % width, now - int(self.deadline_seconds * 1000))
 
     def _end(self, since: int) -> int:
         return since + int(self.deadline_seconds * 1000)
@@ -162,15 +133,6 @@ class Checks:
             faults[reason] = f"NOT coalesce(({predicate}), false)"
         return cls(tuple(faults), tuple(faults.values()))
 
-    def verdict(self) -> Column:
-        """The number of the first reason that a tuple is rejected for, or `JOIN`."""
-        numbered = reversed(list(enumerate(self.faults, 1)))
-        return reduce(
-            lambda rest, one: F.when(F.expr(one[1]), F.lit(one[0])).otherwise(rest),
-            numbered,
-            F.lit(JOIN),
-        )
-
-    def reason(self) -> Column:
-        """The reason that a verdict stands for."""
-        return F.element_at(F.array(*map(F.lit, self.reasons)), F.col(VERDICT))
+    def cases(self) -> list[str]:
+        """Cases of SQL that give the number of the first reason that a tuple is rejected for."""
+        return [f"WHEN {fault} THEN {number}" for number, fault in enumerate(self.faults, 1)]

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from semistream.errors import OptionError
 from semistream.relation.storage import Location
 from semistream.spark.pipeline.folders import Folder
-from semistream.spark.pipeline.routes import REASON, parse_duration
+from semistream.spark.pipeline.routes import parse_duration
+from semistream.spark.pipeline.stage_task import REASON
 
 __all__ = [
     "check_source",

@@ -1,39 +1,52 @@
-"""Staging: the result of a batch's join is written once, each row in the folder of its route.
+"""Staging: the tasks of a batch join and write in one go, each row to a file of its route.
 
-    staging/12/__semistream_route=joined/…
+    staging/_tasks.12/part-….parquet                              written by tasks
+    staging/12/__semistream_route=joined/part-….parquet           moved here by the driver
                __semistream_route=rejected/…
                __semistream_route=retry-1-1763200000000/…
-               _committed.json                              the counts
+               _committed.json                                    the counts
 
 A batch is staged whole or not at all. So a batch that runs again after a crash goes on with the
-same rows, even if its source would now give others. Rows are counted where they enter the job,
-where they leave it, and in the files. Unless all counts agree, nothing is staged and the pipeline
-stops.
+same rows, even if its source would now give others. Tasks say which files they have written; a
+file that none of them names, as of a task that ran twice, stays behind. Rows are counted where they
+enter the join, where they leave it, and in the files. Unless all counts agree, nothing is staged
+and the pipeline stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import reduce
-from pathlib import Path
-from typing import Any, NamedTuple
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql import DataFrame, SparkSession
 
 from semistream.errors import ConservationError
 from semistream.relation import MasterTable
-from semistream.spark.pipeline.batch_frame import MATCHED, NUMBER, BatchShape, tallied, tally_of
+from semistream.spark.columns import PREFIX
+from semistream.spark.join import JoinTask, operator, placed
+from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchRecord, Counts
-from semistream.spark.pipeline.capacity import PUT_OFF, chunk_count, put_off
+from semistream.spark.pipeline.capacity import chunk_count, put_off
 from semistream.spark.pipeline.folders import Folder, Note
+from semistream.spark.pipeline.outlets import Outlets
+from semistream.spark.pipeline.parquet_files import WrittenFile
 from semistream.spark.pipeline.queues import TupleQueue, rows_in
-from semistream.spark.pipeline.routes import ROUTE
-from semistream.spark.task_metrics import TaskMetrics
+from semistream.spark.pipeline.stage_task import (
+    FROM_DEFERRED,
+    FROM_RETRY,
+    FROM_SOURCE,
+    StageTask,
+    shipped,
+)
+from semistream.spark.task_metrics import merged
 
-__all__ = ["Arrival", "NotOneToOne", "Staging", "route_folder"]
+__all__ = ["Arrival", "Staging", "route_folder"]
+
+_CODECS: Final = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
+"""Spark's names of codecs that have others in Arrow."""
 
 
 @dataclass(frozen=True)
@@ -44,95 +57,52 @@ class Arrival:
     frame: DataFrame | None = None
     """The micro-batch; None for a batch of waiting tuples only."""
     rows: int = 0
-    """Rows of the frame, counted if a batch has a limit; then the frame is cached."""
-
-
-class NotOneToOne(Exception):  # noqa: N818 (a signal to the caller, no error)
-    """Some tuple has no row in the result, or several."""
-
-
-class _Counted(NamedTuple):
-    """A frame, and the observations that count its rows when it is written."""
-
-    frame: DataFrame
-    source: Observation | None
-    """Rows of the micro-batch alone."""
-    entered: Observation
-    """All rows, with those that have waited."""
+    """Rows of the frame, counted if the batch has a limit; then the frame is cached."""
 
 
 def route_folder(staged: Folder, route: str) -> Folder:
     """Where the rows of a route are staged."""
-    return staged / f"{ROUTE}={route}"
+    return staged / f"{PREFIX}route={route}"
 
 
 class Staging:
     """Joins the tuples of a batch and writes the result to files, once."""
 
-    def __init__(self, shape: BatchShape, home: Folder, deferred: Folder | None) -> None:
-        """Queues, and the metrics of the tasks, are in the folder `home`."""
-        self._shape = shape
+    def __init__(
+        self, shape: BatchShape, outlets: Outlets, home: Folder, deferred: Folder | None
+    ) -> None:
+        """Queues are in the folder `home`."""
+        self._shape, self._outlets = shape, outlets
         self.retry = TupleQueue(home / "retry")
         self.deferred = TupleQueue(deferred or home / "deferred")
-        self._metrics = None if home.local is None else f"{home.local}/tasks"
         self._learned = None if home.local is None else f"{home.local}/learned"
-        self._tasks = None if self._metrics is None else TaskMetrics(Path(self._metrics))
 
     def by_route(
         self, record: BatchRecord, arrival: Arrival, master: MasterTable, folder: Folder
     ) -> Note:
-        """Stage a batch; a note of its `counts`, the rows of its `routes`, and `engine`."""
-        excess = self._excess(record, arrival)
-        judged = self._judged(record, arrival, excess)
-        joined = self._joined(judged.frame, master)
-        chunks = chunk_count(excess, record.capacity or 1)
-        frame, left = tallied(self._shape.routed(joined, record.at, chunks))
+        """Stage a batch.
 
-        def note(written: Folder) -> Note:
-            names = (name.partition("=") for name in written.names())
-            routes = {route: route_folder(written, route).row_count() for _, _, route in names}
-            entered, tally = tally_of(judged.entered), tally_of(left)
-            tuples = routes.get("joined", 0)
-            if (entered.rows, entered.mark) != (tally.rows, tally.mark):
-                tuples = _distinct(arrival.spark, route_folder(written, "joined"))
-            source = 0 if judged.source is None else tally_of(judged.source).rows
-            counts = _counts(record, source, tuples, routes)
-            _check(record, counts, entered.rows, tally.rows, sum(routes.values()))
-            return {"counts": asdict(counts), "routes": routes, "engine": self._engine(counts)}
-
-        rows = frame.drop(MATCHED)
-        return folder.fill(lambda path: rows.write.partitionBy(ROUTE).parquet(path), note)
-
-    def directly(
-        self,
-        record: BatchRecord,
-        arrival: Arrival,
-        master: MasterTable,
-        folder: Folder,
-        keep_unmatched: bool,
-    ) -> Note:
-        """Write a batch without waiting tuples to its only sink's folder; a note as `by_route`'s.
-
-        Raises `NotOneToOne` unless each tuple has one row. Tuples can then be counted only from
-        staged rows, so nothing is left written.
+        The note has its `counts`, the rows of its `routes` and `folders`, and `engine`.
         """
-        judged = self._judged(record, arrival, 0)
-        frame, left = tallied(self._joined(judged.frame, master))
-        out = frame if keep_unmatched else frame.where(MATCHED)
-        out = out.select(*self._shape.output_names())
+        excess = self._excess(record, arrival)
+        frame = self._shape.judged(self._gathered(record, arrival, excess))
+        join = self._shape.join_task(frame, master)
+        tasks = folder.sibling(f"_tasks.{folder.name}")
+        task = self._task(record, arrival, join, tasks, excess)
+        told: list[dict[str, Any]] = []
+
+        def write(_: str) -> None:
+            tasks.create()
+            run = shipped(task, operator(join).__name__)
+            rows = placed(frame, join, master).mapInArrow(run, "told string")
+            told.extend(json.loads(row.told) for row in rows.collect())
 
         def note(written: Folder) -> Note:
-            entered, tally = tally_of(judged.entered), tally_of(left)
-            if (entered.rows, entered.mark) != (tally.rows, tally.mark):
-                raise NotOneToOne
-            joined = tally.rows - tally.unmatched
-            routes = {"joined": joined, "unmatched": tally.unmatched}
-            counts = _counts(record, entered.rows, joined, routes)
-            wanted = tally.rows if keep_unmatched else joined
-            _check(record, counts, entered.rows, wanted, written.row_count())
-            return {"counts": asdict(counts), "engine": self._engine(counts)}
+            written.create()
+            files = [WrittenFile(*file) for one in told for file in one["files"]]
+            return _checked(record, told, files, _moved(files, tasks, written))
 
-        return folder.fill(lambda path: out.write.parquet(path), note)
+        return folder.fill(write, note)
 
     def _excess(self, record: BatchRecord, arrival: Arrival) -> int:
         """How many stream tuples there are beyond those that the batch may join."""
@@ -141,43 +111,100 @@ class Staging:
         waited = rows_in(record.retried) + rows_in(record.returned)
         return max(arrival.rows + waited - record.capacity, 0)
 
-    def _judged(self, record: BatchRecord, arrival: Arrival, excess: int) -> _Counted:
-        """All tuples of a batch with their verdicts, to be counted.
-
-        Tuples that come back from the deferred queue are not deferred again.
-        """
+    def _gathered(self, record: BatchRecord, arrival: Arrival, excess: int) -> DataFrame:
+        """All tuples of a batch."""
         shape, spark = self._shape, arrival.spark
-        source: Observation | None = None
-        parts: list[DataFrame] = []
-        if arrival.frame is not None:
-            frame, source = tallied(arrival.frame)
-            parts.append(shape.arriving(frame))
-        if record.retried:
-            parts.append(self.retry.read(spark, record.retried, shape.waiting))
-        if excess and parts:
-            parts = [put_off(reduce(DataFrame.unionByName, parts), shape.key, excess)]
-        if record.returned:
-            back = self.deferred.read(spark, record.returned, shape.waiting)
-            parts.append(back.withColumn(PUT_OFF, F.lit(False)) if excess and parts else back)
-        gathered = reduce(DataFrame.unionByName, parts)
-        waits = F.col(PUT_OFF) if PUT_OFF in gathered.columns else None
-        frame, entered = tallied(shape.judged(gathered, waits))
-        return _Counted(frame, source, entered)
+        waiting = [
+            queue.read(spark, names, shape.waiting) if names else None
+            for queue, names in ((self.retry, record.retried), (self.deferred, record.returned))
+        ]
+        frame = shape.gathered([arrival.frame, *waiting])
+        return put_off(frame, shape.key, excess) if excess else frame
 
-    def _joined(self, frame: DataFrame, master: MasterTable) -> DataFrame:
-        if self._tasks is not None:
-            self._tasks.clear()
-        return self._shape.joined(frame, master, metrics=self._metrics, learned=self._learned)
+    def _task(
+        self,
+        record: BatchRecord,
+        arrival: Arrival,
+        join: JoinTask,
+        folder: Folder,
+        excess: int,
+    ) -> StageTask:
+        """What each task does."""
+        shape, outlets = self._shape, self._outlets
+        kept = shape.kept.json()
+        codec = str(arrival.spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower()
+        return StageTask(
+            join=replace(join, learned=self._learned),
+            folder=folder,
+            stream=tuple(shape.stream_columns),
+            payload=tuple(shape.payload),
+            witness=join.on[0][1],
+            hidden=shape.hidden,
+            targets=outlets.folders,
+            reasons=() if shape.checks is None else shape.checks.reasons,
+            retry=None if outlets.retry is None else outlets.retry.rule(record.at),
+            chunks=max(chunk_count(excess, record.capacity or 1), 1),
+            codec=_CODECS.get(codec, codec),
+            schemas={
+                "unmatched": kept,
+                "expired": kept,
+                "joined": shape.output.json(),
+                "rejected": shape.rejected.json(),
+            },
+        )
 
-    def _engine(self, counts: Counts) -> dict[str, Any]:
-        """What the tasks measured, with the hit ratio among the tuples that were looked up."""
-        engine = {} if self._tasks is None else self._tasks.collect()
-        if engine:
-            passed = counts.deferred + counts.rejected
-            finished = engine["joined"] + engine["unmatched"] - passed
-            hits = engine["front_hits"] + engine["in_place_probes"]
-            engine["hit_ratio"] = hits / finished if finished > 0 else 0.0
-        return engine
+
+def _moved(files: Sequence[WrittenFile], tasks: Folder, staged: Folder) -> dict[str, int]:
+    """Move the files that tasks have written to where they belong; the rows of each folder."""
+    targets = {name: route_folder(staged, name) for name in sorted({f.target for f in files})}
+    for target in targets.values():
+        target.create()
+    for file in files:
+        targets[file.target].take_file(tasks / file.name)
+    return {name: target.row_count() for name, target in targets.items()}
+
+
+def _checked(
+    record: BatchRecord,
+    told: Sequence[Mapping[str, Any]],
+    files: Sequence[WrittenFile],
+    folders: Mapping[str, int],
+) -> Note:
+    """The note of a batch. `ConservationError` unless every tuple went to exactly one place."""
+    routes: Counter[str] = Counter()
+    arrived: Counter[int] = Counter()
+    for one in told:
+        routes.update(one["routes"])
+        arrived.update({int(origin): rows for origin, rows in one["arrived"].items()})
+    written: Counter[str] = Counter()
+    for file in files:
+        written[file.target] += file.rows
+    counts = _counts(record, arrived[FROM_SOURCE], sum(one["joined"] for one in told), routes)
+    entered = sum(one["entered"] for one in told)
+    if not (
+        (arrived[FROM_RETRY], arrived[FROM_DEFERRED]) == (counts.retried, counts.returned)
+        and entered == counts.arrived - counts.deferred - counts.rejected
+        and entered == counts.joined + counts.unmatched
+        and counts.unmatched == sum(one["unmatched"] for one in told)
+        and written == folders
+    ):
+        raise ConservationError(
+            f"Batch {record.number} does not add up: {counts}; {dict(arrived)} tuples came from "
+            f"source and queues, {entered} entered the join, and the rows that left it are "
+            f"{dict(routes)}; {dict(written)} rows were written, {dict(folders)} are in the files. "
+            "Nothing of the batch was handed on. Start the pipeline again: the batch runs anew "
+            "from its record. If it fails again, report it with the checkpoint's batch log."
+        )
+    engine = merged(one["engine"] for one in told if one["engine"])
+    if engine:
+        hits = engine["front_hits"] + engine["in_place_probes"]
+        engine["hit_ratio"] = hits / entered if entered else 0.0
+    return {
+        "counts": asdict(counts),
+        "routes": dict(routes),
+        "folders": dict(folders),
+        "engine": engine,
+    }
 
 
 def _counts(record: BatchRecord, source: int, joined: int, routes: Mapping[str, int]) -> Counts:
@@ -196,25 +223,4 @@ def _counts(record: BatchRecord, source: int, joined: int, routes: Mapping[str, 
         rejected=rows("rejected"),
         expired=rows("expired"),
         outputs=rows("joined"),
-    )
-
-
-def _distinct(spark: SparkSession, folder: Folder) -> int:
-    """How many tuples the rows belong to."""
-    if not folder.exists():
-        return 0
-    schema = StructType([StructField(NUMBER, LongType())])
-    return spark.read.schema(schema).parquet(folder.spark).distinct().count()
-
-
-def _check(record: BatchRecord, counts: Counts, entered: int, left: int, written: int) -> None:
-    """Raise unless every tuple that arrived went to exactly one place."""
-    went = counts.joined + counts.unmatched + counts.deferred + counts.rejected
-    if entered == counts.arrived == went and left == written:
-        return
-    raise ConservationError(
-        f"Batch {record.number} does not add up: {counts}; {entered} tuples entered the join, "
-        f"{counts.arrived} arrived and {went} went somewhere; {left} rows left it and {written} "
-        "were written. Nothing of the batch was handed on. Start the pipeline again: the batch "
-        "runs anew from its record. If it fails again, report it with the checkpoint's batch log."
     )
