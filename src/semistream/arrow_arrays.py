@@ -7,13 +7,14 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["no_rows", "to_arrow", "to_numpy"]
+__all__ = ["no_rows", "strings", "to_arrow", "to_numpy"]
 
 
 def to_arrow(values: NDArray[Any]) -> pa.Array:
@@ -53,3 +54,16 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
     """A batch of these columns, without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
+def strings(values: Sequence[str]) -> pa.Array:
+    """An Arrow array of strings.
+
+    >>> strings(["a", "", "bc"]).to_pylist()
+    ['a', '', 'bc']
+    """
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(
+        len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
+    )

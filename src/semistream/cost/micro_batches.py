@@ -30,6 +30,7 @@ from semistream.algorithms.options import Options, check_engine
 from semistream.algorithms.planner import Occasion, Sizer
 from semistream.algorithms.registry import AUTO, needs_of
 from semistream.algorithms.sizing import Sizing
+from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, in_memory
 from semistream.cost.factors import CostFactors, known_factors
@@ -282,7 +283,9 @@ class MicroBatchPlanner:
             # The error says what the least is.
             return self._sizer.sized(model.least, self._options, occasion)
         if occasion.first.num_rows:
-            few = occasion.first.take(pa.array(range(min(_REMEMBERED, occasion.first.num_rows))))
+            few = occasion.first.take(
+                to_arrow(np.arange(min(_REMEMBERED, occasion.first.num_rows)))
+            )
             self._seen = stream, replace(occasion, first=few)
         source = known_factors(self._sizer.io).source
         return _explained(best, (*stream.told(self._sizer.io), told, f"cost factors: {source}"))

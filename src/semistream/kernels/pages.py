@@ -134,9 +134,7 @@ def open_page(message: int, widths: NDArray[np.int64], fields: Any) -> int:
 
 
 @kernel
-def is_sound(
-    at: int, page: int, pages: PageList, widths: NDArray[np.int64], column: int
-) -> bool:
+def is_sound(at: int, page: int, pages: PageList, widths: NDArray[np.int64], column: int) -> bool:
     """Whether a page is what the index says; once per page, then it is known.
 
     `column` is the number of the code column.

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import strings, to_arrow, to_numpy
 from semistream.spark.columns import PREFIX
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.parquet_files import ParquetFiles
@@ -116,7 +117,7 @@ class StageTask:
         for rows in self.join(run.entering(batches), run.measured):
             run.left(rows)
         if run.arrived:
-            yield pa.RecordBatch.from_pydict({"told": [json.dumps(run.told())]})
+            yield pa.RecordBatch.from_arrays([strings([json.dumps(run.told())])], names=["told"])
 
 
 class _Run:
@@ -151,13 +152,13 @@ class _Run:
 
     def left(self, rows: pa.RecordBatch) -> None:
         """Mark the tuples of result rows, and write the rows."""
-        numbers = rows.column(_NUMBER).to_numpy()
+        numbers = to_numpy(rows.column(_NUMBER))
         witness = rows.column(self._task.witness)
         if not witness.null_count:
             self._marks[numbers] |= _MATCHED
             self._emit("joined", rows)
             return
-        matched = witness.is_valid().to_numpy(zero_copy_only=False)
+        matched = to_numpy(witness.is_valid())
         self._marks[numbers[matched]] |= _MATCHED
         self._marks[numbers[~matched]] |= _UNMATCHED
         self._emit("joined", _where(rows, matched))
@@ -179,14 +180,14 @@ class _Run:
         if ORIGIN not in batch.schema.names:
             self.arrived[FROM_SOURCE] += batch.num_rows
             return
-        counts = np.bincount(batch.column(ORIGIN).to_numpy(), minlength=3)
+        counts = np.bincount(to_numpy(batch.column(ORIGIN)), minlength=3)
         self.arrived.update(dict(enumerate(counts.tolist())))
 
     def _judged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The tuples to be joined; the others are written."""
         if VERDICT not in batch.schema.names:
             return batch
-        verdicts = batch.column(VERDICT).to_numpy()
+        verdicts = to_numpy(batch.column(VERDICT))
         if not verdicts.any():
             return batch
         self._reject(_where(batch, verdicts > JOIN), verdicts[verdicts > JOIN])
@@ -200,13 +201,13 @@ class _Run:
             grown[:first] = self._marks[:first]
             self._marks = grown
         names = [name for name in batch.schema.names if name not in (VERDICT, ORIGIN)]
-        numbers = pa.array(np.arange(first, self._entered))
+        numbers = to_arrow(np.arange(first, self._entered))
         return pa.RecordBatch.from_arrays(
             [numbers, *(batch.column(name) for name in names)], names=[_NUMBER, *names]
         )
 
     def _reject(self, rows: pa.RecordBatch, verdicts: NDArray[np.int32]) -> None:
-        reasons = pa.array(self._task.reasons, pa.string()).take(pa.array(verdicts - 1))
+        reasons = strings(self._task.reasons).take(to_arrow(verdicts - 1))
         columns = [*rows.select(self._stream).columns, reasons]
         names = [*self._task.stream, REASON]
         self._write("rejected", pa.RecordBatch.from_arrays(columns, names=names))
@@ -238,8 +239,8 @@ class _Run:
         """Write tuples for a queue, with what they need to come back."""
         columns, names = rows.select(self._stream).columns, list(self._task.stream)
         if attempt is not None and since is not None:
-            columns.append(pa.array(np.full(rows.num_rows, attempt, np.int32)))
-            columns.append(pa.array(np.full(rows.num_rows, since, np.int64)))
+            columns.append(to_arrow(np.full(rows.num_rows, attempt, np.int32)))
+            columns.append(to_arrow(np.full(rows.num_rows, since, np.int64)))
             names += [ATTEMPT, SINCE]
         elif SINCE in rows.schema.names:
             columns += [rows.column(ATTEMPT), rows.column(SINCE)]
@@ -276,13 +277,15 @@ def shipped(task: StageTask, name: str) -> Callable[[_Batches], _Batches]:
 
 
 def _where(rows: pa.RecordBatch, mask: _Mask) -> pa.RecordBatch:
-    return rows.filter(pa.array(mask))
+    return rows.filter(to_arrow(mask))
 
 
 def _numbers(rows: pa.RecordBatch, name: str, default: int) -> NDArray[np.int64]:
     """A column as numbers, with a default for nulls, or for all if there is no such column."""
     if name not in rows.schema.names:
         return np.full(rows.num_rows, default, np.int64)
-    filled = rows.column(name).cast(pa.int64()).fill_null(default)
-    numbers: NDArray[np.int64] = filled.to_numpy(zero_copy_only=False)
+    column = rows.column(name)
+    numbers: NDArray[np.int64] = to_numpy(column).astype(np.int64)
+    if column.null_count:
+        numbers[~to_numpy(column.is_valid())] = default
     return numbers
