@@ -1,6 +1,6 @@
 """The sizes that a join on Spark chooses, against others found by trying.
 
-    python benchmarks/micro_batches.py [--rows 500000 5000000] [--memory 2 8 32] …
+    python benchmarks/micro_batches.py [--rows 500000] [--memory 2 8 32] [--tuples 3000 50000] …
 
 A task of a micro-batch is a short run: the engine, and what its front stage has learned, stay
 from task to task, and nothing waits in between. For each cell of R's rows, the memory of a task in
@@ -158,13 +158,13 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, nargs="+", default=[500_000, 5_000_000])
+    parser.add_argument("--rows", type=int, nargs="+", default=[500_000])
     parser.add_argument("--memory", type=int, nargs="+", default=[2, 8, 32], help="MB of a task")
     parser.add_argument("--tuples", type=int, nargs="+", default=[3_000, 50_000])
     parser.add_argument("--exponent", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--look-ups", type=int, nargs="+", default=[0, 8, 32, 128])
     parser.add_argument("--front", type=int, nargs="+", default=[10, 50, 80])
-    parser.add_argument("--tasks", type=int, default=8, help="tasks of a cell; half warm it up")
+    parser.add_argument("--tasks", type=int, default=6, help="tasks of a cell; half warm it up")
     parser.add_argument("--io", default="unmapped", choices=["unmapped", "buffered", "direct"])
     parser.add_argument("--folder", default=None, help="where to put R")
     parser.add_argument("--masters", default=None, help="a folder that has R, or will keep it")

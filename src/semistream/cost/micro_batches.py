@@ -147,12 +147,6 @@ class _RunModel:
             low, high = (middle, high) if share * self._tuples >= 1 else (low, middle - 1)
         return low
 
-    @property
-    def least(self) -> str:
-        """The algorithm that needs the least memory of those that know the options."""
-        known = needs_of("hybridjoin").options
-        return "hybridjoin" if all(name in known for name in self._fixed) else ADAPTIVE
-
     def best(self) -> _RunCost | None:
         """The plan with the lowest cost; None if the memory is too little for any."""
         found = [cost for cost in map(self.tried, self._candidates()) if cost is not None]
@@ -174,8 +168,10 @@ class _RunModel:
                 for pages, look_ups in _SIZES
                 if pages <= most
             ]
+        known = needs_of("hybridjoin").options
+        without_front = all(name in known for name in self._fixed)
         for some in sizes:
-            if self.least == "hybridjoin":
+            if without_front:
                 yield "hybridjoin", {**some, **self._fixed}
             for percent in _FRONTS:
                 yield ADAPTIVE, {**some, "front_percent": percent, **self._fixed}
@@ -277,11 +273,11 @@ class MicroBatchPlanner:
         if not self._sizer.master.row_count:
             return self._sizer.sized(ADAPTIVE, self._options, occasion)
         stream, told = self._stream(occasion)
-        model = self._model(occasion, stream)
-        best = model.best()
+        # If this does not fit, the error says what the least is, whatever the first batch is like.
+        usual = self._sizer.sized(ADAPTIVE, self._options, occasion)
+        best = self._model(occasion, stream).best()
         if best is None:
-            # The error says what the least is.
-            return self._sizer.sized(model.least, self._options, occasion)
+            return replace(usual, options=self._options)
         if occasion.first.num_rows:
             few = occasion.first.take(
                 to_arrow(np.arange(min(_REMEMBERED, occasion.first.num_rows)))
