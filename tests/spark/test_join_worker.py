@@ -147,6 +147,25 @@ def test_a_newer_version_begins_with_what_was_learned(
     assert len(engines) == 1
 
 
+def test_shards_begin_with_what_was_learned(
+    engines: EngineCache,
+    reading: JoinTask,
+    build: Callable[..., ss.MasterTable],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = str(build(GOODS, shards=2).path)
+    sharded = replace(reading, path=path, version=None, shards=2, memory=2 << 20)
+    sharded = replace(sharded, learned=str(tmp_path / "learned"))
+    cold, warm = hits(sharded, tmp_path / "m", HOT, HOT)
+    assert cold < warm == HOT.num_rows
+    ss.MasterTable.open(path).upsert(pa.table({"id": [3], "name": ["new 3"]}))
+    assert hits(sharded, tmp_path / "m", HOT) == [HOT.num_rows]
+    assert len(engines) == 1
+    monkeypatch.setattr(worker, "_ENGINES", EngineCache(2))
+    assert hits(sharded, tmp_path / "m", HOT) == [HOT.num_rows]
+
+
 def test_a_new_worker_begins_with_what_others_have_learned(
     engines: EngineCache, reading: JoinTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
