@@ -140,7 +140,8 @@ def main() -> None:
             for _ in range(args.repeat):
                 for way in ways:
                     way.run()
-            found = [way.line() | {"parameters": vars(args)} for way in ways]
+            given = {name: value for name, value in vars(args).items() if name != "folder"}
+            found = [way.line() | {"parameters": given} for way in ways]
             report(exponent, found)
             lines += found
     write_results(RESULTS / "steps.jsonl", lines, machine(ss.__version__))

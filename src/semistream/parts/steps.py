@@ -99,7 +99,7 @@ class Steps:
         if self._waiting.free:
             arrivals = yield from self._next(stream)
             self._state[state.IS_DRY] = not len(arrivals.codes)
-        if not len(self._waiting) and not len(arrivals.codes):
+        if not len(self._waiting) and not len(arrivals.codes) and not self._disk.pinned:
             return
         self._arriving = self._prepared(arrivals)
         self._results.open(self._kept())
