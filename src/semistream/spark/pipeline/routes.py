@@ -20,7 +20,7 @@ from semistream.spark.columns import quoted
 from semistream.spark.pipeline.sinks import SinkLike
 from semistream.spark.pipeline.stage_task import RetryRule
 
-__all__ = ["CORRUPT", "Checks", "Retry", "parse_duration"]
+__all__ = ["CORRUPT", "Checks", "Retry", "parse_duration", "retry_rule"]
 
 CORRUPT: Final = "_corrupt_record"
 """Where Spark's readers put the text of a record that they could not parse."""
@@ -103,14 +103,15 @@ class Retry:
         delay = self.backoff_seconds * self.factor ** min(attempt - 1, 200)
         return min(int(at * 1000 + min(delay, self.deadline_seconds) * 1000), self._end(since))
 
-    def rule(self, at: float) -> RetryRule:
-        """Where unmatched tuples go, in a batch that began at this time."""
-        now = int(at * 1000)
-        width = max(int(self.deadline_seconds * 1000 / _COHORTS), 1)
-        return RetryRule(now - now % width, now - int(self.deadline_seconds * 1000))
-
     def _end(self, since: int) -> int:
         return since + int(self.deadline_seconds * 1000)
+
+
+def retry_rule(retry: Retry, at: float) -> RetryRule:
+    """Where unmatched tuples go, in a batch that began at this time."""
+    now = int(at * 1000)
+    width = max(int(retry.deadline_seconds * 1000 / _COHORTS), 1)
+    return RetryRule(now - now % width, now - int(retry.deadline_seconds * 1000))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from semistream.spark.pipeline.folders import Folder, Note
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.parquet_files import WrittenFile
 from semistream.spark.pipeline.queues import TupleQueue, rows_in
+from semistream.spark.pipeline.routes import retry_rule
 from semistream.spark.pipeline.stage_task import (
     FROM_DEFERRED,
     FROM_RETRY,
@@ -142,7 +143,7 @@ class Staging:
             hidden=shape.hidden,
             targets=outlets.folders,
             reasons=() if shape.checks is None else shape.checks.reasons,
-            retry=None if outlets.retry is None else outlets.retry.rule(record.at),
+            retry=None if outlets.retry is None else retry_rule(outlets.retry, record.at),
             chunks=max(chunk_count(excess, record.capacity or 1), 1),
             codec=_CODECS.get(codec, codec),
             schemas={
