@@ -15,10 +15,13 @@ import pyarrow as pa
 from numba.core import event
 
 from semistream.algorithms import fixed_engine
+from semistream.algorithms.registry import AUTO
+from semistream.cost.micro_batches import micro_batch_engine
 from semistream.relation import MasterTable
 from semistream.workload import products
 
 _JOINS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    (AUTO, {}),
     ("chybridjoin", {}),
     ("chybridjoin", {"front_percent": 50}),
     ("inlj", {}),
@@ -42,16 +45,12 @@ def _small_joins(io: str, keys: list[str]) -> None:
         keyed = table.set_column(0, "product_id", ids)
         with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
             master = MasterTable.from_arrow(keyed, f"{folder}/master", key="product_id")
+            terms: dict[str, Any] = {"on": "product_id", "how": "left", "memory": _MEMORY, "io": io}
             for algorithm, options in _JOINS:
-                engine = fixed_engine(
-                    master,
-                    algorithm=algorithm,
-                    on="product_id",
-                    how="left",
-                    memory=_MEMORY,
-                    io=io,
-                    **options,
-                )
+                if algorithm == AUTO:
+                    engine = micro_batch_engine(master, **terms)
+                else:
+                    engine = fixed_engine(master, algorithm=algorithm, **terms, **options)
                 few = batch.slice(0, _LOOKED_UP) if algorithm == "inlj" else batch
                 for _ in engine.run(iter([few] * 3)):
                     pass

@@ -86,6 +86,7 @@ class Steps:
         self._state[[state.PHASE, state.TAKEN]] = 0
         self._state[state.READ_UNTIL] = disk.read_until
         self._counts = np.zeros(state.COUNTS, np.int64)
+        self._iterations = 0
         self._read = np.zeros(_MOST_ITERATIONS, np.int64)
         self._candidates = np.zeros(_MOST_CANDIDATES if front is not None else 0, CANDIDATE)
 
@@ -119,8 +120,9 @@ class Steps:
         yield from self._send()
         if left := len(arrivals.codes) - int(self._state[state.TAKEN]):
             stream.put_back(left)
-        self._recorder.iterations += int(self._counts[state.ITERATIONS]) - 1
-        self._counts[state.ITERATIONS] = 0
+        # Whoever runs the steps counts this one too.
+        self._recorder.iterations -= 1
+        self._counts[state.ITERATIONS] = self._iterations = 0
 
     def _next(self, stream: TupleSource) -> Generator[pa.RecordBatch, None, Arrivals]:
         """The next arrivals; none when the stream pauses or ends."""
@@ -172,6 +174,8 @@ class Steps:
         reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
         if reads:
             self._disk.note_reads(self._read[:reads])
+        recorder.iterations += counts[state.ITERATIONS] - self._iterations
+        self._iterations = counts[state.ITERATIONS]
         recorder.partitions_read += reads
         recorder.sequential_reads += counts[state.SEQUENTIAL]
         recorder.pages_read += counts[state.PAGES]

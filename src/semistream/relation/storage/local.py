@@ -74,7 +74,7 @@ class LocalStorage:
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """The bytes of each file; None for one that is missing."""
         paths = [self._inside(name) for name in names]
-        return [path.stat().st_size if path.is_file() else None for path in paths]
+        return [path.stat().st_size if os.path.isfile(path) else None for path in paths]
 
     def read(self, name: str) -> bytes:
         """The whole of a small file."""
