@@ -461,7 +461,6 @@ def dense_union() -> pa.Array:
 
 
 UNSTORABLE = [
-    pa.array([[[1]], [[2, 3], [4]]], pa.list_(pa.list_view(pa.int64()))),
     dense_union(),
     pa.StructArray.from_arrays([dense_union()], ["inner"]),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,8 +77,8 @@ def test_freed_memory_is_given_back_while_a_join_runs(
         def release_unused(self) -> None:
             released.append(now[0])
 
-    monkeypatch.setattr("semistream.parts.spare_memory.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("semistream.parts.spare_memory.pa.default_memory_pool", Pool)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pa, "default_memory_pool", Pool)
     spare = spare_memory.SpareMemory()
     for now[0] in (0.0, 0.019, 0.021, 0.03, 0.04, 0.042):
         spare.give_back()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numba.core import event
 
-from semistream.algorithms import fixed_engine
+from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.relation import MasterTable
@@ -48,7 +48,7 @@ def _small_joins(io: str, keys: list[str]) -> None:
             terms: dict[str, Any] = {"on": "product_id", "how": "left", "memory": _MEMORY, "io": io}
             for algorithm, options in _JOINS:
                 if algorithm == AUTO:
-                    engine = micro_batch_engine(master, **terms)
+                    engine: Engine = micro_batch_engine(master, **terms)
                 else:
                     engine = fixed_engine(master, algorithm=algorithm, **terms, **options)
                 few = batch.slice(0, _LOOKED_UP) if algorithm == "inlj" else batch
