@@ -159,7 +159,8 @@ def _broken(number: int) -> int:
 def test_a_constant_and_a_small_integer_need_no_kernel_of_their_own() -> None:
     assert _calls(np.array([3], np.int32)) == 8 + 4 + 2
     compiled: Any = _plus_one
-    assert compiled.signatures == [(numba.types.int64,)]
+    # None at all if `_calls` was compiled before, and loaded now.
+    assert set(compiled.signatures) <= {(numba.types.int64,)}
 
 
 def test_a_kernel_that_cannot_be_compiled_leaves_no_lock() -> None:

@@ -199,7 +199,9 @@ def test_times_of_a_join_worked_out_by_hand(tmp_path: Path) -> None:
         master, algorithm="hybridjoin", io="unmapped", on="id", memory="1MB", clock=clock, **sizes
     )
     with mock.patch.object(PageReader, "decode", slow):
-        list(engine.run([pa.record_batch({"id": np.arange(0, 20, 2)})]))
+        # A column of varying size: else pages are not decoded, and the clock would stand still.
+        sold = pa.record_batch({"id": np.arange(0, 20, 2), "note": ["a note"] * 10})
+        list(engine.run([sold]))
     metrics = engine.metrics()
     assert metrics.seconds == 10.0
     assert metrics.waiting_time.mean == pytest.approx(1.5)

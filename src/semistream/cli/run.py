@@ -18,8 +18,6 @@ from semistream.cli.batch_view import BatchView, MetricsTail, totals
 from semistream.cli.frames import spark_errors, spark_session, traces_to
 from semistream.cli.pipeline_file import PipelineFile, SinkTable, SourceTable, UnmatchedTable
 from semistream.cli.report import output, reported, side
-from semistream.relation import MasterTable
-from semistream.relation.storage import is_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +38,8 @@ def run(
     ] = False,
 ) -> None:
     """Run a pipeline from a file until Ctrl-C; run it again to continue where it stopped."""
+    from semistream.relation import MasterTable
+
     console = side()
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
@@ -57,6 +57,8 @@ def run(
 
 def _log_file(asked: PipelineFile) -> Path:
     """Where the messages of Spark go: not to the terminal, where they would drown ours."""
+    from semistream.relation.storage import is_uri
+
     if asked.pipeline.log is not None:
         log = Path(asked.pipeline.log)
     elif is_uri(asked.pipeline.checkpoint):

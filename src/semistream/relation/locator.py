@@ -58,10 +58,10 @@ class Locator:
         self.index = index
         rules = PageRules(
             LOCATOR_SCHEMA,
-            codes=lambda batch: batch.column(0).to_numpy(),
+            codes=lambda batch: to_numpy(batch.column(0)),
             in_order=True,
             fault=lambda batch: rows_fault(
-                batch.column(1).to_numpy() - base, batch.column(2).to_numpy() - base, pages
+                to_numpy(batch.column(1)) - base, to_numpy(batch.column(2)) - base, pages
             ),
             key=(pages, base),
         )

@@ -8,6 +8,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from semistream.arrow_arrays import to_numpy
 from semistream.errors import OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.description import describe
@@ -228,7 +229,7 @@ class MasterVersion:
 
     def _row_codes(self, batch: pa.RecordBatch) -> Codes:
         if self.code_column is not None:
-            stored: Codes = batch.column(self.code_column).to_numpy()
+            stored: Codes = to_numpy(batch.column(self.code_column))
             return stored
         codes, valid = self._codec.codes([batch.column(name) for name in self.key])
         if valid is not None and not valid.all():

@@ -144,7 +144,8 @@ class LocalStorage:
     def _inside(self, name: str) -> Path:
         """The path of a file to read; `MasterFormatError` if it is a link to another folder."""
         path = self.path / name
-        if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        # Not Path.is_symlink, which raises for a name that is too long.
+        if os.path.islink(path) and path.resolve().parent != path.parent.resolve():
             raise MasterFormatError(
                 f"{path} is a link that leads out of its folder, to {path.resolve()}. Files of a "
                 "master table are read from its own folder only. Put the file itself there."
