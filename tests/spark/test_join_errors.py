@@ -22,7 +22,7 @@ pytestmark = pytest.mark.service
 GOODS = pa.table({"id": pa.array(range(500)), "name": [f"name {i}" for i in range(500)]})
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "no such key": ({"on": "nope"}, errors.KeyColumnError, "the master's key is"),
+    "no such key": ({"on": "nope"}, errors.KeyColumnError, "stream has no column"),
     "not in the stream": ({"on": {"nope": "id"}}, errors.KeyColumnError, r"no column \['nope'\]"),
     "algorithm": ({"algorithm": "fastjoin"}, errors.UnknownAlgorithmError, "inlj, meshjoin"),
     "how": ({"how": "outer"}, errors.OptionError, '"inner" or "left"'),

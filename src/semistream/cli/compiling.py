@@ -64,6 +64,9 @@ class _Child:
         """End it, if it still runs."""
         self._process.terminate()
         self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 @contextmanager
