@@ -9,10 +9,14 @@ lagging      a listing is as old as some requests ago
 from __future__ import annotations
 
 import io
+import logging
+import os
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -21,7 +25,8 @@ import pyarrow.fs as pafs
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from tests.chaos.storage_faults import Shop, ended, tried
+from tests.chaos.attack import Attack, Verdict
+from tests.chaos.storage_faults import Operation, Shop, ended, judged, tried
 
 KINDS: Final = ("500", "503", "lost answer", "cut", "slow", "lagging")
 _LAG: Final = 6
@@ -60,11 +65,6 @@ class FaultyStore:
     def arm(self, kind: str, at: int, more: int) -> None:
         """From now on the request of number `at` fails, and `more` after it."""
         self.kind, self.at, self.more, self.calls, self.struck = kind, at, more, 0, 0
-
-    def close(self) -> None:
-        """Stop the server."""
-        self._server.shutdown()
-        self._thread.join()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request, or not."""
@@ -112,25 +112,40 @@ def _refusal(start_response: StartResponse, code: str) -> list[bytes]:
     return [f"<Error><Code>{word}</Code><Message>chaos</Message></Error>".encode()]
 
 
-def verdicts(seed: int) -> Iterator[str]:
-    """Endless cases, one by one: "ok", or what went wrong and where."""
-    random = np.random.default_rng(seed)
-    store = FaultyStore()
-    try:
-        while True:
-            shop = Shop(store.bucket(), random)
-            for _ in range(10):
-                kind = str(random.choice(KINDS))
-                at, more = int(random.integers(1, 40)), int(random.choice([0, 0, 1, 3]))
-                if kind == "lagging":
-                    at, more = 1, 1000
-                yield _struck(shop, store, kind, at, more)
-    finally:
-        store.close()
+_stores: Final[list[FaultyStore]] = []
+"""The server of this process, once there is one."""
+
+
+def _case(rng: random.Random, folder: Path) -> Verdict:
+    """A history of some operations, each of which meets a fault."""
+    if not _stores:
+        _prepare()
+        _stores.append(FaultyStore())
+    store = _stores[0]
+    shop = Shop(store.bucket(), np.random.default_rng(rng.getrandbits(64)))
+    for _ in range(5):
+        kind = rng.choice(KINDS)
+        at, more = rng.randint(1, 40), rng.choice([0, 0, 1, 3])
+        if kind == "lagging":
+            at, more = 1, 1000
+        verdict = _struck(shop, store, kind, at, more)
+        if verdict != "ok":
+            return judged(verdict)
+    return Verdict()
+
+
+def _prepare() -> None:
+    """Any credentials will do, and none are looked for elsewhere; the server keeps quiet."""
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
 
 
 def _struck(shop: Shop, store: FaultyStore, kind: str, at: int, more: int) -> str:
-    def run(operation: Any) -> str:
+    def run(operation: Operation) -> str:
         store.arm(kind, at, more)
         try:
             return ended(operation.perform, lambda: store.struck > 0)
@@ -138,3 +153,6 @@ def _struck(shop: Shop, store: FaultyStore, kind: str, at: int, more: int) -> st
             store.arm("", 0, 0)
 
     return tried(shop, run, f"{kind} at request {at}")
+
+
+ATTACK: Final = Attack("faults of an object store", _case, per_child=10)

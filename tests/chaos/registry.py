@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from tests.chaos import damage, forgery, fuzz, logs, shed
+from tests.chaos import damage, forgery, fuzz, logs, object_store, shed, storage_faults
 from tests.chaos.attack import Attack
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
-    for attack in (damage.ATTACK, *forgery.ATTACKS, shed.ATTACK, logs.ATTACK, fuzz.ATTACK)
+    for attack in (
+        damage.ATTACK,
+        *forgery.ATTACKS,
+        shed.ATTACK,
+        logs.ATTACK,
+        fuzz.ATTACK,
+        *storage_faults.ATTACKS,
+        object_store.ATTACK,
+    )
 }

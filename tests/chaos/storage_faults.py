@@ -11,8 +11,8 @@ import errno
 import json
 import multiprocessing
 import os
+import random
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +24,7 @@ import pyarrow as pa
 import semistream as ss
 from semistream.errors import SemistreamError
 from semistream.relation.storage import LocalStorage, PageSource
+from tests.chaos.attack import Attack, Verdict
 
 WRITES: Final = ("write", "open_sink", "settle", "publish")
 IO: Final = ("buffered", "unmapped", "direct")
@@ -251,16 +252,25 @@ def joined(
         raise WrongRowsError(f"version {master.version} by {algorithm}")
 
 
-def verdicts(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[str]:
-    """Endless cases, one by one: "ok", or what went wrong and where."""
-    random = np.random.default_rng(seed)
-    while True:
-        with tempfile.TemporaryDirectory(prefix="semistream-chaos-") as folder:
-            shop = Shop(Path(folder) / "goods.master", random)
-            for _ in range(12):
-                kind = str(random.choice(list(kinds)))
-                faults = Faults(kind, int(random.integers(1, 25)), bool(random.integers(2)))
-                yield _struck(shop, faults)
+def _case(kinds: Sequence[str]) -> Callable[[random.Random, Path], Verdict]:
+    """A history of some operations, each of which meets a fault of one of these kinds."""
+
+    def case(rng: random.Random, folder: Path) -> Verdict:
+        shop = Shop(folder / "goods.master", np.random.default_rng(rng.getrandbits(64)))
+        for _ in range(6):
+            faults = Faults(rng.choice(kinds), rng.randint(1, 24), rng.random() < 0.5)
+            verdict = _struck(shop, faults)
+            if verdict != "ok":
+                return judged(verdict)
+        return Verdict()
+
+    return case
+
+
+def judged(told: str) -> Verdict:
+    """A verdict from what was told: "lost: where and how"."""
+    kind, _, note = told.partition(": ")
+    return Verdict(kind, note)
 
 
 def _struck(shop: Shop, faults: Faults) -> str:
@@ -344,3 +354,9 @@ def left_over(path: Path | str, version: int, where: str) -> str:
     stray = {one.name for one in (Path(path) / "data").iterdir()} - {f["name"] for f in files}
     stray |= {one.name for one in (Path(path) / "versions").iterdir()} - {name}
     return f"lost: stray files {sorted(stray)} ({where})" if stray else "ok"
+
+
+ATTACKS: Final = (
+    Attack("faults of the file system", _case([kind for kind in KINDS if kind != "killed"])),
+    Attack("kills of build and update", _case(["killed"]), per_child=10),
+)
