@@ -47,12 +47,21 @@ _MOST_CANDIDATES: Final = 1024
 _ANY: Final = 1 << 62
 
 
+_LARGEST_PARTITION: Final = 256 << 10
+"""Bytes of a partition up to which the work in Python would cost more than waiting for the disk."""
+
+
 def can_step(
     master: MasterTable, shape: JoinShape, disk: DiskBuffer, waiting: WaitingTuples
 ) -> bool:
-    """Whether compiled code can do all of it: plain keys, flat columns, files it can read."""
+    """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
+
+    And whether it pays: what Python does for a large partition takes less time than reading it,
+    and there a thread reads the next one meanwhile.
+    """
     return (
-        searchable(master, shape.code_column)
+        disk.per_partition * master.page_bytes <= _LARGEST_PARTITION
+        and searchable(master, shape.code_column)
         and shape.codec.exact
         and waiting.table.store.is_flat
         and disk.readable_in_kernels
