@@ -43,7 +43,9 @@ def _value_bytes(array: pa.Array, flag: float) -> Sizes:
     if not len(array) or pa.types.is_null(kind):
         return sizes
     if pa.types.is_struct(kind):
-        return sum((_value_bytes(child, flag) for child in array.flatten()), start=sizes)
+        # Not `flatten`: it ends the process if a child is a union.
+        children = (array.field(i) for i in range(kind.num_fields))
+        return sum((_value_bytes(child, flag) for child in children), start=sizes)
     if pa.types.is_union(kind) and kind.mode == "sparse":
         # Every row has a value in each of the fields, used or not, and a byte that says which.
         fields = (array.field(i) for i in range(kind.num_fields))

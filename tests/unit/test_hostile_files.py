@@ -87,6 +87,18 @@ def places_of(path: Path, number: int) -> list[int]:
     return [at for at in range(8, end - 7, 4) if struct.unpack_from("<q", data, at)[0] == number]
 
 
+def test_an_index_that_changes_after_the_pages_were_checked(path: Path) -> None:
+    """What this process knows of pages is known of just this index."""
+    assert joined(path, "hybridjoin", io="buffered") == ROWS
+
+    def narrowed(index: dict[str, Any]) -> None:
+        index["last"][3] -= 2
+
+    forge_index(path, narrowed)
+    with pytest.raises((CorruptPageError, MasterFormatError)):
+        joined(path, "hybridjoin", io="buffered")
+
+
 @pytest.mark.parametrize("way", READERS)
 @pytest.mark.parametrize("number", [-1, 1 << 20, 2**62, -(2**63)])
 def test_no_number_of_a_page_leads_outside(path: Path, way: str, number: int) -> None:

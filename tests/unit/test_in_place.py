@@ -61,6 +61,11 @@ def narrow_keys() -> pa.Table:
     return products(pa.array(np.arange(ROWS) * 2, pa.int32()))
 
 
+def large_keys() -> pa.Table:
+    """So large, and so close together, that the keys of a page are one floating-point number."""
+    return products(pa.array(17 * 10**17 + np.arange(ROWS)))
+
+
 def text_keys() -> pa.Table:
     return products(pa.array([f"key {k // 2}" for k in range(ROWS)]))
 
@@ -73,6 +78,7 @@ TABLES: dict[str, tuple[Callable[[], pa.Table], list[str]]] = {
     "unique": (unique_keys, ["id"]),
     "repeated": (repeated_keys, ["id"]),
     "narrow": (narrow_keys, ["id"]),
+    "large": (large_keys, ["id"]),
     "text": (text_keys, ["id"]),
     "pairs": (key_pairs, ["id", "other"]),
 }

@@ -149,3 +149,29 @@ def test_a_broken_holder_is_waited_for_and_replaced(tmp_path: Path, content: str
     slept: list[float] = []
     Lease.take(tmp_path, "second", sleep=slept.append).release()
     assert sum(slept) >= 30
+
+
+def test_a_holder_without_a_start_is_not_taken_for_alive(tmp_path: Path) -> None:
+    Lease.take(tmp_path, "first").release()
+    (tmp_path / "lease" / "00000000.released").unlink()
+    path = holder(tmp_path, 0)
+    content = json.loads(path.read_text()) | {"pid": 2**22 + 1}
+    del content["started"]
+    path.write_text(json.dumps(content))
+    Lease.take(tmp_path, "second", sleep=never).release()
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot be written to"):
+        Lease.take(tmp_path / "checkpoint", "shop")
+
+
+def test_turns_beyond_eight_digits_count_too(tmp_path: Path) -> None:
+    Lease.take(tmp_path, "first").release()
+    for path in (tmp_path / "lease").iterdir():
+        path.rename(path.with_name(path.name.replace("00000000", "99999999")))
+    second = Lease.take(tmp_path, "second", sleep=never)
+    with pytest.raises(CheckpointError, match="in use by the pipeline second"):
+        Lease.take(tmp_path, "third", sleep=never)
+    second.release()

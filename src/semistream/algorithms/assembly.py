@@ -126,7 +126,7 @@ class Assembly:
 
     def recall(self, learned: Learned) -> None:
         """Read the rows of learned keys that the front stage lacks, before the stream begins."""
-        if self.front is not None and self.plan.admission != "pinned":
+        if self.front is not None and self.plan.admission != "pinned" and self.master.page_count:
             size = self.master.pages.length.mean()
             recall(self.front, learned, self.disk, self.look_ups, size)
 

@@ -37,6 +37,9 @@ def reported(console: Console) -> Iterator[None]:
     except SemistreamError as error:
         complain(console, str(error))
         raise typer.Exit(1) from None
+    except OSError as error:
+        complain(console, str(error))
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         console.print("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None

@@ -104,7 +104,8 @@ def _page_of(last: Codes, page: int, code: int) -> int:
 @kernel
 def _guess(rows: int, code: int, first: int, last: int) -> int:
     """About where a code stands among a page's rows, if its codes are spread evenly."""
-    if code <= first:
+    # Codes that are large and close together are one and the same floating-point number.
+    if code <= first or np.float64(last) == np.float64(first):
         return 0
     share = (np.float64(code) - np.float64(first)) / (np.float64(last) - np.float64(first))
     return min(rows - 1, max(0, int(share * (rows - 1))))

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError
@@ -42,7 +43,7 @@ class _Known(NamedTuple):
 
 
 _known: OrderedDict[object, _Known] = OrderedDict()
-"""By the files of a version and the checksums of its pages."""
+"""By the files of a version and what its index says of them."""
 
 
 class MappedPages:
@@ -151,7 +152,8 @@ class MappedPages:
             (number, told.st_dev, told.st_ino, told.st_size, *_times(told))
             for number, told in self._files.items()
         )
-        key = (files, index.checksum.tobytes())
+        digest = xxhash.xxh3_128(index.to_bytes()).digest()
+        key = (files, digest, self._reader.rules.key)
         fresh = _Known(np.zeros(len(index), np.uint8), np.zeros(3, np.int64))
         known = _known.setdefault(key, fresh)
         _known.move_to_end(key)

@@ -84,8 +84,8 @@ class PageReader:
         self._direct = io == "direct"
         self.grain = ALIGNMENT if self._direct else 1
         """Reads begin and end at multiples of this."""
-        self._rules = rules or PageRules(schema)
-        known = _known_pages(index, self._rules)
+        self.rules = rules or PageRules(schema)
+        known = _known_pages(index, self.rules)
         self._decoded = known.decoded
         self.pages = PageList(
             index.offset,
@@ -225,7 +225,7 @@ class PageReader:
         """Raise unless the page holds what the index says; once per page is enough."""
         index = self.index
         expected = index.rows.item(page), index.first.item(page), index.last.item(page)
-        if (fault := self._rules.fault(message, batch, expected)) is not None:
+        if (fault := self.rules.fault(message, batch, expected)) is not None:
             raise self.corrupt(page, fault)
         self._decoded[page] = True
 

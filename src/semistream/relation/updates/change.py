@@ -84,7 +84,7 @@ def deletion(keys: KeyData, codec: KeyCodec, key: Sequence[str], schema: pa.Sche
     """The change that removes all rows of the keys."""
     table, codes, _ = keyed_rows(_key_table(keys, codec, key), codec, key)
     gone, gone_codes = _distinct_keys(table, codes, codec)
-    nothing = schema.empty_table()
+    nothing = pa.Table.from_batches([], schema)
     text = f"delete {_keys(len(gone_codes))}"
     return Change(codec, gone, gone_codes, nothing, np.empty(0, np.int64), 0, text)
 

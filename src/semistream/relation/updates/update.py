@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from semistream.errors import MasterExistsError, OptionError
+from semistream.errors import MasterExistsError, OptionError, UnsupportedTypeError
 from semistream.relation.build import distinct
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.membership_filter import MembershipFilter
@@ -48,7 +49,13 @@ def update(master: MasterVersion, change: Change, everything: bool = False) -> i
     with Draft(master.storage, master.version + 1) as draft:
         name = draft.file("pages.arrow")
         rewrite = Rewrite(master, change, name, everything)
-        written = rewrite.run()
+        try:
+            written = rewrite.run()
+        except pa.ArrowNotImplementedError as error:
+            raise UnsupportedTypeError(
+                f"Rows of {master.path} cannot be moved from page to page: Arrow says {error}. "
+                "Build the master anew, with a struct in place of the union."
+            ) from error
         manifest = _next_manifest(master, change, rewrite.result, written, name)
         index, manifest = _indexed(master, draft, manifest, rewrite.result, written)
         if master.layout == "given":

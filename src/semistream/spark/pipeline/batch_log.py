@@ -142,8 +142,8 @@ class BatchLog:
             made = str(uuid4())
             data = json.dumps({"format": _FORMAT, "id": made}).encode()
             self._storage.publish(_IDENTITY, data, made)
-        found = _read(self._storage, _IDENTITY)
-        return str(found["id"])
+        with _whole(self._storage, _IDENTITY):
+            return str(_read(self._storage, _IDENTITY)["id"])
 
     def of_stream_batch(self, stream_batch: int) -> BatchRecord | None:
         """The record of Spark's micro-batch; None if it has never begun."""
@@ -183,7 +183,14 @@ class BatchLog:
         found = _read(self._storage, _record_name(number))
         with _whole(self._storage, _record_name(number)):
             lists = {name: tuple(found[name]) for name in ("retried", "returned")}
-            return BatchRecord(**{**found, **lists})
+            record = BatchRecord(**{**found, **lists})
+            if record.number != number:
+                raise ValueError(f"it is of batch {record.number!r}")
+            numbers = (record.version, record.stream_batch or 0, record.capacity or 0)
+            names = (*record.retried, *record.returned)
+            if not all(isinstance(n, int) for n in numbers) or not all(map(_is_text, names)):
+                raise TypeError("some are of another kind")
+            return record
 
     def _outcome(self, number: int) -> Outcome:
         found = _read(self._storage, _outcome_name(number))
@@ -231,7 +238,11 @@ def pinned_versions(checkpoint: Location) -> set[int]:
     logged = list(_logged(storage))
     done = sorted(number for number, is_done in logged if is_done)[-1:]
     begun = {number for number, _ in logged if not done or number >= done[0]}
-    return {int(_read(storage, _record_name(number))["version"]) for number in begun}
+    pinned: set[int] = set()
+    for name in map(_record_name, begun):
+        with _whole(storage, name):
+            pinned.add(int(_read(storage, name)["version"]))
+    return pinned
 
 
 def _logged(storage: Storage) -> Iterator[tuple[int, bool]]:
@@ -246,7 +257,14 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(storage.read(name))
         version = found.pop("format")
-    except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:
         raise CheckpointError(
             f"{storage.shown(name)} is missing or broken ({error!r}). Restore the checkpoint from "
             "a backup, or begin with a new one."
@@ -260,12 +278,16 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
     return found
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 @contextmanager
 def _whole(storage: Storage, name: str) -> Iterator[None]:
     """Say clearly that a file lacks fields, or has others than this semistream knows."""
     try:
         yield
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
             f"{storage.shown(name)} does not have the fields of this semistream ({error}): it is "
             "broken, or a newer one wrote it. Upgrade, or restore the checkpoint from a backup."

@@ -37,7 +37,7 @@ _BEAT_SECONDS: Final = 5.0
 _PATIENCE: Final = 30.0
 """Seconds without a beat after which a holder that cannot be asked is taken for dead."""
 _LOOK_SECONDS: Final = 0.5
-_NAME: Final = re.compile(r"(\d{8})\.(json|released|beat\.(\d{8}))")
+_NAME: Final = re.compile(r"(\d{8,})\.(json|released|beat\.(\d{8,}))")
 
 
 class Lease:
@@ -61,6 +61,18 @@ class Lease:
     ) -> Lease:
         """Take the next turn; `CheckpointError` names the holder if there is one."""
         storage = storage_at(location)
+        try:
+            return cls._taken(storage, name, patience, sleep)
+        except OSError as error:
+            raise CheckpointError(
+                f"{storage.shown('')} cannot be written to: {error.strerror or error}. Give a "
+                "checkpoint in a folder that can be, or make room there."
+            ) from error
+
+    @classmethod
+    def _taken(
+        cls, storage: Storage, name: str, patience: float, sleep: Callable[[float], None]
+    ) -> Lease:
         if isinstance(storage.path, Path):
             (storage.path / _FOLDER).mkdir(parents=True, exist_ok=True)
         last = _last(storage)
@@ -100,6 +112,8 @@ class Lease:
     def _keep_beating(self) -> None:
         while not self._ended.wait(_BEAT_SECONDS):
             with contextlib.suppress(OSError):
+                if _last(self._storage).number > self._turn:
+                    return
                 self._storage.write(self._beat_name(self._beat + 1), b"")
                 self._storage.remove([self._beat_name(self._beat)])
             self._beat += 1
@@ -129,7 +143,8 @@ def _last(storage: Storage) -> _Turn:
 def _remove_before(storage: Storage, turn: int) -> None:
     """Remove the files of earlier turns, and what commits on an object store left of them."""
     names = [entry.name for entry in storage.entries(_FOLDER)]
-    storage.remove(f"{_FOLDER}/{name}" for name in names if "0" <= name < f"{turn:08d}")
+    turns = {name: name.partition(".")[0] for name in names}
+    storage.remove(f"{_FOLDER}/{n}" for n, t in turns.items() if t.isdigit() and int(t) < turn)
 
 
 def _wait_for_claims(
@@ -188,7 +203,7 @@ def _holder(storage: Storage, turn: int) -> Mapping[str, Any]:
     """Who holds the turn; empty if that cannot be read."""
     try:
         found = json.loads(storage.read(f"{_FOLDER}/{turn:08d}.json"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -208,7 +223,8 @@ def _is_alive(holder: Mapping[str, Any]) -> bool | None:
     machine, pid = _machine(), holder.get("pid")
     if machine is None or holder.get("machine") != machine or not isinstance(pid, int):
         return None
-    return _started(pid) == holder.get("started")
+    started = _started(pid)
+    return started is not None and started == holder.get("started")
 
 
 def _machine() -> str | None:
