@@ -28,7 +28,8 @@ class Results(NamedTuple):
     Stream columns come from `sources`, `strides` bytes apart, by slot; `widths` bytes go to
     `targets`. Of the master's columns, which have the numbers `columns` on a page, values go to
     `values`, or to `pool` if they vary in size: then `numbers` says which row of `starts` and
-    `ends` has where each begins and how long it is. `valid` are bitmaps. Addresses, all of them.
+    `ends` has where each begins and how long it is; the pool has `room` bytes. `valid` are bitmaps.
+    Addresses, all of them.
     """
 
     most: int
@@ -43,6 +44,7 @@ class Results(NamedTuple):
     values: Codes
     numbers: Codes
     pool: int
+    room: int
     starts: Codes
     ends: NDArray[np.int32]
     valid: Codes
@@ -128,10 +130,16 @@ def _put_varying(results: Results, j: int, fields: Any, found: Found, at: int) -
     pages, rows, column = found.pages, found.rows, results.columns[j]
     starts, ends = results.starts[results.numbers[j]], results.ends[results.numbers[j]]
     to = results.pool + results.used[USED_BYTES]
+    if results.used[USED_BYTES] < 0:
+        return
     for i in range(len(rows)):
         field = fields[pages[i], column]
         begin = value_offset(field, rows[i])
         length = value_offset(field, rows[i] + 1) - begin
+        if to + length > results.pool + results.room:
+            # Only if rows are wider than the widest is said to be. The caller says so.
+            results.used[USED_BYTES] = -1
+            return
         copy_bytes(to, field.values + begin, length)
         starts[at + i], ends[at + i + 1] = to, length
         to += length

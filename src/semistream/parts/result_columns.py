@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.errors import MasterFormatError
 from semistream.kernels.copying import SPILL
 from semistream.kernels.results import USED_BYTES, USED_ROWS, Results
 from semistream.kernels.row_gather import add_up, copy_varying
@@ -69,6 +70,7 @@ class ResultColumns:
             values=_addresses(self._values),
             numbers=self._numbers,
             pool=self._pool.address,
+            room=room,
             starts=np.zeros((self._varying, most), np.int64),
             ends=np.zeros((self._varying, most + 1), np.int32),
             valid=bitmaps.ctypes.data + np.arange(len(bitmaps), dtype=np.int64) * bitmaps.shape[1],
@@ -92,6 +94,10 @@ class ResultColumns:
 
         The columns are theirs now, so nothing is held until `open`.
         """
+        if self.results.used[USED_BYTES] < 0:
+            raise MasterFormatError(
+                "Rows of the master are wider than its manifest says. Build the master again."
+            )
         found = self._batches() if len(self) else None
         self._tuples, self._values, self._pool = [], [], None
         return found
