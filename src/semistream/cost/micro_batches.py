@@ -361,12 +361,15 @@ class MicroBatchEngine(Engine):
     def run(self, batches: Stream) -> Generator[pa.RecordBatch, None, None]:
         """As `Engine.run`; before it, other sizes are taken if runs have become longer or shorter.
 
-        Then what the front stage has learned is lost, so it takes several runs and a clear gain.
+        To begin anew costs time, so it takes several runs and a clear gain. What the front stage
+        has learned stays.
         """
         last, plan = self.metrics(), self.plan
         self._chooser.note(last.arrived, last.in_place_probes)
         if plan is not None and self._chooser.outgrown(plan):
-            self.close()
+            legacy = self.leave()
+            if legacy is not None:
+                self.inherit(legacy)
         return super().run(batches)
 
 

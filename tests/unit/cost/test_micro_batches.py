@@ -9,7 +9,11 @@ import pytest
 
 import semistream as ss
 from semistream.cost.auto import IN_MEMORY
-from semistream.cost.micro_batches import MicroBatchEngine, micro_batch_engine
+from semistream.cost.micro_batches import (
+    MicroBatchEngine,
+    MicroBatchPlanner,
+    micro_batch_engine,
+)
 from semistream.errors import BudgetError, OptionError
 from semistream.testing import assert_same_rows, oracle_join
 from semistream.workload import ZipfKeys, products, sales
@@ -107,6 +111,22 @@ def test_results_are_right_through_a_change(masters: Masters) -> None:
         found = [row for task in stream for b in some.run([task]) for row in rows_of(b)]
         assert len(some.plans) > 1
     assert_same_rows(found, oracle_join(stream, goods, on="product_id", how="left").rows)
+
+
+def test_what_was_learned_outlives_a_change(
+    masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *earlier, last = tasks(12, 100, 1.5)
+    with engine(masters["key"], 800_000, "direct") as some:
+        for task in earlier:
+            joined(some, task)
+        monkeypatch.setattr(MicroBatchPlanner, "outgrown", lambda planner, plan: True)
+        joined(some, last)
+        assert [plan.algorithm for plan in some.plans] == ["chybridjoin"] * 2
+        hits = some.metrics().front_hits
+    with engine(masters["key"], 800_000, "direct") as fresh:
+        joined(fresh, last)
+        assert hits > fresh.metrics().front_hits + 20
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
