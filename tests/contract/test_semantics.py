@@ -200,7 +200,7 @@ def test_w_may_change_between_steps(contract: Contract, how: str) -> None:
             if engine._running is not None:
                 algorithm, _ = engine._running
                 assert isinstance(algorithm, MeshJoin)
-                algorithm.w = w
+                algorithm.waiting.w = w
             yield batch
 
     found = checked_run(engine, source())

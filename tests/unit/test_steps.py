@@ -15,9 +15,10 @@ import pytest
 import semistream as ss
 from semistream.algorithms import assembly
 from semistream.errors import CorruptPageError
-from semistream.kernels import steps
+from semistream.kernels import scan_steps, steps
 from semistream.testing import ManualClock, PageReads, assert_same_rows, checked_run, oracle_join
 
+BY_SCAN = ("meshjoin", "rmeshjoin", "cmeshjoin")
 BY_QUEUE = ("hybridjoin", "chybridjoin", "xhybridjoin", "oxhybridjoin")
 
 
@@ -26,6 +27,14 @@ def partition_by_partition() -> Iterator[None]:
     """As if compiled code could not read this master."""
     with mock.patch.object(assembly, "can_step", return_value=False):
         yield
+
+
+@contextmanager
+def steps_counted(algorithm: str) -> Iterator[mock.Mock]:
+    """Notes the calls of the compiled code that does the steps of an algorithm."""
+    module = scan_steps if algorithm in BY_SCAN else steps
+    with mock.patch.object(module, "advance", wraps=module.advance) as advance:
+        yield advance
 
 
 def master_rows(seed: int = 1) -> pa.Table:
@@ -89,13 +98,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ss.MasterTable:
 
 @pytest.mark.parametrize("how", ["left", "inner"])
 @pytest.mark.parametrize("pages", [1, 3])
-@pytest.mark.parametrize("algorithm", BY_QUEUE)
+@pytest.mark.parametrize("algorithm", [*BY_QUEUE, *BY_SCAN])
 def test_the_order_of_pages_and_all_counters_are_those_of_single_partitions(
     built: ss.MasterTable, algorithm: str, pages: int, how: str
 ) -> None:
     stream = stream_batches()
     sizes = {"partition_pages": pages, "stream_slots": 300, "memory": "600KB", "how": how}
-    with mock.patch.object(steps, "advance", wraps=steps.advance) as advance:
+    with steps_counted(algorithm) as advance:
         reads, counts, found = fared(built, algorithm, stream, **sizes)
     with partition_by_partition():
         reads_before, counts_before, found_before = fared(built, algorithm, stream, **sizes)
@@ -107,7 +116,7 @@ def test_the_order_of_pages_and_all_counters_are_those_of_single_partitions(
     assert_same_rows(found, oracle_join(stream, master_rows(), on="id", how=how).rows)
 
 
-@pytest.mark.parametrize("algorithm", BY_QUEUE)
+@pytest.mark.parametrize("algorithm", [*BY_QUEUE, *BY_SCAN])
 def test_results_that_do_not_fit_a_piece_of_output_at_once(
     built: ss.MasterTable, algorithm: str
 ) -> None:
@@ -122,11 +131,12 @@ def test_results_that_do_not_fit_a_piece_of_output_at_once(
     assert_same_rows(found, found_before)
 
 
-def test_a_call_does_many_partitions(built: ss.MasterTable) -> None:
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "meshjoin", "rmeshjoin"])
+def test_a_call_does_many_partitions(built: ss.MasterTable, algorithm: str) -> None:
     stream = [pa.record_batch({"id": np.random.default_rng(3).integers(0, 4000, 5000)})]
-    with mock.patch.object(steps, "advance", wraps=steps.advance) as advance:
+    with steps_counted(algorithm) as advance:
         reads, _, _ = fared(
-            built, "hybridjoin", stream, partition_pages=1, stream_slots=100, memory="2MB"
+            built, algorithm, stream, partition_pages=1, stream_slots=100, memory="2MB"
         )
     assert len(reads) > 10 * advance.call_count
 

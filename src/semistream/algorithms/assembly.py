@@ -161,7 +161,7 @@ class Assembly:
         self._share_memory(table, queue, arrival_queue.BYTES_PER_SLOT)
         return WaitingTuples(self.shape, table, queue, self.output, self.recorder, self.front)
 
-    def steps(self, waiting: WaitingTuples) -> Steps | None:
+    def steps(self, waiting: WaitingTuples | ScanWindow) -> Steps | None:
         """Whole steps in compiled code, where that can be; None to go partition by partition.
 
         A pushed stream is asked for arrivals after each partition, as time passes.
@@ -191,11 +191,12 @@ class Assembly:
             self.budget.grant("recent keys"),
         )
 
-    def window(self) -> ScanWindow:
-        """Stream table and ring of chunks, for a scan of all partitions."""
+    def window(self, w: int) -> ScanWindow:
+        """Stream table and ring of chunks, for a scan of all partitions; `w` tuples enter each."""
         table = self._table(np.empty(0, np.int64))
         prober = Prober(self.shape, table, self.output, self.recorder, self.front)
-        window = ScanWindow(table, prober, self.output, self.disk.partitions)
+        grant = self.budget.grant("stream table")
+        window = ScanWindow(table, prober, self.output, self.disk.partitions, w, grant)
         self._share_memory(table, window, 0)
         return window
 

@@ -8,7 +8,7 @@ Figure 4.
 
 | paper | here |
 | --- | --- |
-| w | `w`, tuples read per step: the option `chunk_tuples` |
+| w | the window's `w`, tuples read per step: the option `chunk_tuples` |
 | b | `partition_pages` |
 | k = N_R / b | partitions per cycle, the last one smaller when b does not divide N_R |
 | H | the stream table |
@@ -27,8 +27,10 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
+from semistream.kernels.ring import FLOORED
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.scan_window import ScanWindow
+from semistream.parts.steps import Steps
 from semistream.parts.stream_buffer import TupleSource
 
 
@@ -42,34 +44,40 @@ class MeshJoin:
     )
 
     def __init__(
-        self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer, w: int | None
+        self,
+        stream: TupleSource,
+        window: ScanWindow,
+        disk: DiskBuffer,
+        steps: Steps | None = None,
     ) -> None:
-        """From its parts; without `w` the window is filled in one cycle."""
+        """From its parts; with `steps`, compiled code does many iterations in a call."""
         self.stream = stream
         self.waiting = window
         self.disk = disk
-        self.w = w
-        self._position = 0
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
-        """From an assembly."""
-        w = None if assembly.plan.front_rows else assembly.plan.chunk_tuples
-        return cls(assembly.stream, assembly.window(), assembly.disk, w)
+        """From an assembly; with a front stage, w changes with the slots of the window."""
+        window = assembly.window(
+            FLOORED if assembly.plan.front_rows else assembly.plan.chunk_tuples
+        )
+        return cls(assembly.stream, window, assembly.disk, assembly.steps(window))
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration; the numbers are the paper's lines.
+        """One iteration, or many; the numbers are the paper's lines.
 
         The pages of line 2 are read last: with an empty window they are not needed.
         """
-        yield from self.waiting.expire(self._position)  # 3-6
-        w = self.w or max(1, self.waiting.table.capacity // max(self.disk.partitions, 1))
-        yield from self.waiting.enter(self.stream, w, self._position)  # 2, 7-8
+        if self._steps is not None:
+            yield from self._steps.step(self.stream)  # 2-10
+            return
+        yield from self.waiting.expire()  # 3-6
+        yield from self.waiting.enter(self.stream)  # 2, 7-8
         if len(self.waiting) and self.disk.partitions:
-            partition = self.disk.read(self._position % self.disk.partitions)  # 2
-            self._position += 1
-            if self.waiting.outlasts(self._position):
-                self.disk.read_ahead(self._position % self.disk.partitions)
+            partition = self.disk.read(self.waiting.position % self.disk.partitions)  # 2
+            if self.waiting.pass_partition():
+                self.disk.read_ahead(self.waiting.position % self.disk.partitions)
             yield from self.waiting.probe(partition)  # 9-10
 
     def check(self) -> None:

@@ -25,8 +25,10 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
+from semistream.kernels.ring import SPREAD
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.scan_window import ScanWindow
+from semistream.parts.steps import Steps
 from semistream.parts.stream_buffer import TupleSource
 
 
@@ -35,36 +37,38 @@ class RMeshJoin:
 
     needs: ClassVar = Needs("rmeshjoin")
 
-    def __init__(self, stream: TupleSource, window: ScanWindow, disk: DiskBuffer) -> None:
-        """From its parts."""
+    def __init__(
+        self,
+        stream: TupleSource,
+        window: ScanWindow,
+        disk: DiskBuffer,
+        steps: Steps | None = None,
+    ) -> None:
+        """From its parts; with `steps`, compiled code does many iterations in a call."""
         self.stream = stream
         self.waiting = window
         self.disk = disk
-        self._position = 0
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
         """From an assembly."""
-        return cls(assembly.stream, assembly.window(), assembly.disk)
+        window = assembly.window(SPREAD)
+        return cls(assembly.stream, window, assembly.disk, assembly.steps(window))
 
     def step(self) -> Iterator[pa.RecordBatch]:
-        """One iteration, in MESHJOIN's order."""
-        yield from self.waiting.expire(self._position)
-        yield from self.waiting.enter(self.stream, self._share(), self._position)
+        """One iteration, or many, in MESHJOIN's order."""
+        if self._steps is not None:
+            yield from self._steps.step(self.stream)
+            return
+        yield from self.waiting.expire()
+        yield from self.waiting.enter(self.stream)
         if len(self.waiting) and self.disk.partitions:
-            partition = self.disk.read(self._position % self.disk.partitions)
-            self._position += 1
-            if self.waiting.outlasts(self._position):
-                self.disk.read_ahead(self._position % self.disk.partitions)
+            partition = self.disk.read(self.waiting.position % self.disk.partitions)
+            if self.waiting.pass_partition():
+                self.disk.read_ahead(self.waiting.position % self.disk.partitions)
             yield from self.waiting.probe(partition)
 
     def check(self) -> None:
         """Assert the invariants of the parts."""
         self.waiting.check()
-
-    def _share(self) -> int:
-        """The slots whose turn it is at this position; at least one when nothing waits."""
-        slots, cycle = self.waiting.table.capacity, max(self.disk.partitions, 1)
-        place = self._position % cycle
-        share = (place + 1) * slots // cycle - place * slots // cycle
-        return share if len(self.waiting) else max(share, 1)

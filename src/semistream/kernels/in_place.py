@@ -71,7 +71,7 @@ def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
         return False
     buffer = at + found[1] + values_at(widths, columns.code)
     values, wide = at + found[2] + load_8(buffer), widths[columns.code] == 8
-    if not sound_codes(values, wide, rows, index.first[page], index.last[page]):
+    if not sound_codes(values, wide, rows, index.first[page], index.last[page], True):
         return False
     places, alike = index.places, True
     if places[2] == 0:

@@ -134,10 +134,12 @@ def open_page(message: int, widths: NDArray[np.int64], fields: Any) -> int:
 
 
 @kernel
-def is_sound(at: int, page: int, pages: PageList, widths: NDArray[np.int64], column: int) -> bool:
+def is_sound(
+    at: int, page: int, pages: PageList, widths: NDArray[np.int64], column: int, in_order: bool
+) -> bool:
     """Whether a page is what the index says; once per page, then it is known.
 
-    `column` is the number of the code column.
+    `column` is the number of the code column; codes may fall unless they are `in_order`.
     """
     if pages.sound[page]:
         return True
@@ -146,7 +148,7 @@ def is_sound(at: int, page: int, pages: PageList, widths: NDArray[np.int64], col
         return False
     values = at + found[2] + load_8(at + found[1] + values_at(widths, column))
     wide = widths[column] == 8
-    if not sound_codes(values, wide, rows, pages.first[page], pages.last[page]):
+    if not sound_codes(values, wide, rows, pages.first[page], pages.last[page], in_order):
         return False
     pages.sound[page] = 1
     return True
@@ -225,7 +227,7 @@ def _open_stretch(stretch: Any, pages: PageList, layout: Layout, desk: Desk) -> 
     for page in range(stretch.first, stretch.stop):
         at = desk.frame + stretch.place + pages.offset[page] - stretch.position
         opened = desk.progress[PAGES]
-        if not is_sound(at, page, pages, layout.widths, layout.code):
+        if not is_sound(at, page, pages, layout.widths, layout.code, True):
             return False
         rows = open_page(at, layout.widths, desk.fields[opened])
         if rows < 0:

@@ -136,7 +136,7 @@ def _pair(
 
 
 @kernel
-def _place(relation: Relation, begin: int, page: int, row: int) -> int:
+def row_number(relation: Relation, begin: int, page: int, row: int) -> int:
     """The number of a row of a page in its partition."""
     return int(relation.rows[begin : begin + page].sum()) + row
 
@@ -154,9 +154,9 @@ def _note_candidate(relation: Relation, step: Step) -> None:
     begin, stop = page_range(relation, state[PARTITION])
     last = int(relation.rows[begin:stop].sum())
     if state[PAGE] < len(partition_pages(relation, state[PARTITION]).rows):
-        last = _place(relation, begin, state[PAGE], state[ROW])
+        last = row_number(relation, begin, state[PAGE], state[ROW])
     step.candidates[at].frequency = state[WAITS]
-    step.candidates[at].first = _place(relation, begin, state[FIRST_PAGE], state[FIRST_ROW])
+    step.candidates[at].first = row_number(relation, begin, state[FIRST_PAGE], state[FIRST_ROW])
     step.candidates[at].last = last
     step.candidates[at].number = 0
     state[CANDIDATES] = at + 1
@@ -196,7 +196,7 @@ def _find_pairs(waiting: Waiting, relation: Relation, found: Found, step: Step) 
 
 
 @kernel
-def _put_out(relation: Relation, results: Results, found: Found, step: Step, count: int) -> None:
+def put_out(relation: Relation, results: Results, found: Found, step: Step, count: int) -> None:
     """Copy the pairs found into the results."""
     some = Found(found.slots[:count], found.pages[:count], found.rows[:count])
     put_results(results, partition_pages(relation, step.state[PARTITION]).fields, some)
@@ -205,7 +205,7 @@ def _put_out(relation: Relation, results: Results, found: Found, step: Step, cou
 
 
 @kernel
-def _room_for(results: Results, found: Found) -> Found:
+def room_for(results: Results, found: Found) -> Found:
     """The arrays for pairs, as far as there is room for results."""
     most = min(len(found.slots), results.most - results.used[USED_ROWS])
     return Found(found.slots[:most], found.pages[:most], found.rows[:most])
@@ -219,11 +219,11 @@ def probe_whole(
     state = step.state
     behind = (state[PARTITION] + 1) << waiting.bits
     while state[BUCKET] < behind:
-        some = _room_for(results, found)
+        some = room_for(results, found)
         if len(some.slots) == 0:
             return False
         count = _find_pairs(waiting, relation, some, step)
-        _put_out(relation, results, some, step, count)
+        put_out(relation, results, some, step, count)
     return True
 
 
@@ -284,12 +284,12 @@ def probe_part(
     while first != NONE and chains.nodes[first].code != code:
         first = chains.nodes[first].next_key
     while first != NONE:
-        some = _room_for(results, found)
+        some = room_for(results, found)
         if len(some.slots) == 0:
             return False
         pages = partition_pages(relation, state[PARTITION])
         count = _pair(state, chains.nodes, pages, some, first, 0)
-        _put_out(relation, results, some, step, count)
+        put_out(relation, results, some, step, count)
         if state[SLOT] == NONE:
             break
     return True

@@ -11,6 +11,7 @@ from semistream.kernels.chains import Chains
 from semistream.kernels.compiling import kernel
 from semistream.kernels.queue import Links
 from semistream.kernels.reading import PageList
+from semistream.kernels.ring import Ring
 
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
@@ -37,8 +38,9 @@ Codes = NDArray[np.int64]
     READ_UNTIL,
     IN_FRAME,
     UNSOUND,
+    LEFT,
     STATES,
-) = range(22)
+) = range(23)
 """What `Step.state` holds: the phase of the iteration under way, and where in it.
 
 Arrivals taken, and whether no more will come; the code looked up, the partition under way and
@@ -46,7 +48,8 @@ the one behind its last (none: it is pinned); the bucket, the first slot of its 
 slot being paired; the tuples that wait for the code, its first page and row; whether rows that
 cross an edge are being joined; pairs and candidates of the partition; whether its tuples are
 removed; the page behind the last one read; the partition that the caller has put into the
-frame; and a page that is not what the index says.
+frame; a page that is not what the index says; and how many more tuples may enter a scan's window
+now.
 """
 
 (
@@ -56,6 +59,7 @@ frame; and a page that is not what the index says.
     PAGES,
     BYTES,
     PROBES,
+    HASH_PROBES,
     PARTITION_PROBES,
     MATCHES,
     APPENDS,
@@ -64,7 +68,7 @@ frame; and a page that is not what the index says.
     WAITED,
     WAS_FULL,
     COUNTS,
-) = range(14)
+) = range(15)
 """What `Step.counts` holds."""
 
 
@@ -77,6 +81,18 @@ class Waiting(NamedTuple):
     queue: Links
     slots: Numbers
     lonely: Numbers
+
+
+class Window(NamedTuple):
+    """The same for a scan: its ring instead of a queue, and `w` tuples that enter at a time."""
+
+    chains: Chains
+    fences: Codes
+    bits: int
+    ring: Ring
+    slots: Numbers
+    lonely: Numbers
+    w: int
 
 
 class Arriving(NamedTuple):
@@ -97,7 +113,8 @@ class Relation(NamedTuple):
     """R: its pages' codes, rows and places, and the frame for a partition of some pages.
 
     `fields` are the columns of the pages in the frame (see `rows.FIELD`), `pinned` those of the
-    partitions that are in memory, the first ones of R: each of them is one page.
+    partitions that are in memory, the first ones of R: each of them is one page. `in_order`:
+    rows are in the order of their codes.
     """
 
     first: Codes
@@ -110,6 +127,7 @@ class Relation(NamedTuple):
     per_partition: int
     widths: Codes
     code: int
+    in_order: bool
     frame: int
     fields: Any
     pinned: Any

@@ -15,27 +15,20 @@ import numpy as np
 
 from semistream.kernels.chains import NONE
 from semistream.kernels.compiling import kernel
-from semistream.kernels.pages import is_sound, open_page
 from semistream.kernels.queue import COUNT, FREE_COUNT, OLDEST, oldest_outside
-from semistream.kernels.reading import announce_pages, read_pages
 from semistream.kernels.results import Found, Results
 from semistream.kernels.settling import settled_codes
 from semistream.kernels.step_probe import begin_probe, probe_part, probe_whole
+from semistream.kernels.step_reading import announce, read_partition
 from semistream.kernels.step_state import (
     BEHIND,
-    BYTES,
     CANDIDATES,
-    IN_FRAME,
     IS_DRY,
     ITERATIONS,
-    PAGES,
     PAIRS,
     PARTITION,
     PHASE,
-    READ_UNTIL,
     READS,
-    SEQUENTIAL,
-    UNSOUND,
     WANTED,
     Arriving,
     Relation,
@@ -45,8 +38,8 @@ from semistream.kernels.step_state import (
 )
 from semistream.kernels.step_tuples import remove_settled, settle, take_in
 
-FINISHED, NO_ARRIVALS, NO_ROOM, OFFERS, UNREAD = range(5)
-"""Why a call ended: the step is over; the caller must act, and then call again."""
+FINISHED, NO_ARRIVALS, NO_ROOM, OFFERS, UNREAD, BROKEN = range(6)
+"""Why a call ended: the step is over; the caller must act, and then call again; a defect."""
 _TAKE_IN, _PINNED, _LOOK_UP, _READ, _PROBE, _PROBE_PART, _OFFER, _REMOVE, _SETTLE = range(9)
 
 
@@ -84,39 +77,7 @@ def _look_ahead(waiting: Waiting, relation: Relation, step: Step) -> None:
             return
         following, behind = _span(relation, nodes[slot].code)
     if len(relation.pinned) <= following < behind:
-        begin, stop = page_range(relation, following)
-        descriptor = relation.descriptors[relation.file[begin]]
-        announce_pages(descriptor, begin, stop, relation.pages)
-
-
-@kernel
-def _read(relation: Relation, step: Step) -> bool:
-    """Have the partition under way in memory; False if only the caller can read it."""
-    state, counts, partition = step.state, step.counts, step.state[PARTITION]
-    if partition < len(relation.pinned):
-        return True
-    begin, stop = page_range(relation, partition)
-    if state[IN_FRAME] == partition:
-        state[IN_FRAME] = NONE
-    else:
-        descriptor = relation.descriptors[relation.file[begin]]
-        read = read_pages(descriptor, begin, stop, relation.frame, relation.grain, relation.pages)
-        if read < 0:
-            return False
-        counts[BYTES] += read
-    position = relation.pages.offset[begin] & -relation.grain
-    for page in range(begin, stop):
-        at = relation.frame + relation.pages.offset[page] - position
-        if not is_sound(at, page, relation.pages, relation.widths, relation.code):
-            state[UNSOUND] = page
-            return False
-        open_page(at, relation.widths, relation.fields[page - begin])
-    step.read[counts[READS]] = partition
-    counts[READS] += 1
-    counts[SEQUENTIAL] += begin == state[READ_UNTIL]
-    state[READ_UNTIL] = stop
-    counts[PAGES] += stop - begin
-    return True
+        announce(relation, following)
 
 
 @kernel
@@ -167,7 +128,7 @@ def advance(
         elif phase == _READ:
             if counts[READS] == len(step.read):
                 return NO_ROOM
-            if not _read(relation, step):
+            if not read_partition(relation, step):
                 return UNREAD
             if relation.grain == 1:
                 _look_ahead(waiting, relation, step)

@@ -115,8 +115,12 @@ class FrameFinder:
 
 
 def searchable(master: MasterTable, code_column: str) -> bool:
-    """Whether rows can be found on pages as they lie: flat columns, key order, plain codes."""
-    code = master.stored_schema.field(code_column).type
-    flat = RowLayout.holds(master.stored_schema)
+    """Whether rows can be found on pages as they lie: as below, and in key order."""
     in_order = master.layout == "key" and len(master.pages) > 1
-    return flat and in_order and code in (pa.int64(), pa.int32())
+    return in_order and followable(master, code_column)
+
+
+def followable(master: MasterTable, code_column: str) -> bool:
+    """Whether rows can be gone through on pages as they lie: flat columns, plain codes."""
+    code = master.stored_schema.field(code_column).type
+    return RowLayout.holds(master.stored_schema) and code in (pa.int64(), pa.int32())

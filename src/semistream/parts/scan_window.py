@@ -1,23 +1,35 @@
 """Scan window: the sliding window over the stream that MESHJOIN keeps while it scans R.
 
 Tuples enter in chunks and leave in the same order, each after exactly one full cycle of R, so
-the queue Q of Polyzotis et al. 2007, §3.1, is a ring of slots: no links are needed. A chunk
-remembers the scan position at which it is due.
-
-    slots  |....[chunk due at 7][chunk due at 8][chunk due at 9]....|
-                 ^ oldest                                       ^ next free
+the queue Q of Polyzotis et al. 2007, §3.1, is a ring of slots: no links are needed. For each
+position of the cycle the ring has how many tuples entered there; see `kernels.ring`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.budget import Grant
+from semistream.kernels import NONE
+from semistream.kernels.ring import (
+    LATEST,
+    POSITION,
+    RING_COUNT,
+    RING_END,
+    RING_LIMIT,
+    RING_NEXT,
+    RING_OLDEST,
+    RING_SCALARS,
+    Ring,
+    chunk_room,
+    ring_append,
+    ring_free,
+)
+from semistream.kernels.step_state import Window
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.output import Output
 from semistream.parts.stream_buffer import TupleSource
@@ -26,84 +38,106 @@ from semistream.parts.waiting import Prober, put_back_excess
 
 Batches = Iterator[pa.RecordBatch]
 
+_BYTES_PER_POSITION = 4
 
-class _Chunk(NamedTuple):
-    slots: tuple[range, ...]
-    due: int
+
+def window_bytes(cycle: int) -> int:
+    """What a window takes beside its stream table, for so many partitions of R."""
+    return max(cycle, 1) * _BYTES_PER_POSITION
 
 
 class ScanWindow:
     """Chunks of waiting tuples in a ring; the stream table finds them by key."""
 
-    def __init__(self, table: StreamTable, prober: Prober, output: Output, cycle: int) -> None:
-        """A chunk stays for `cycle` scan positions."""
+    def __init__(
+        self,
+        table: StreamTable,
+        prober: Prober,
+        output: Output,
+        cycle: int,
+        w: int,
+        grant: Grant,
+    ) -> None:
+        """A chunk of `w` tuples, or of a share of all slots, stays for `cycle` positions."""
+        grant.take(window_bytes(cycle))
         self.table = table
-        self.cycle = cycle
+        self.w = w
+        """Tuples that enter at a position, or FLOORED or SPREAD (see `kernels.ring`)."""
         self.least = max(cycle, 1)
         self._prober = prober
         self._output = output
-        self._chunks: deque[_Chunk] = deque()
-        self._next = 0
-        self._count = 0
-        self._limit = table.capacity
+        self._ring = Ring(np.zeros(self.least, np.int32), np.zeros(RING_SCALARS, np.int64))
+        self._ring.ends[RING_END] = NONE
+        self._ring.ends[RING_LIMIT] = table.capacity
         self.was_full = False
         """Whether no more could enter at some time; whoever reads it may reset it."""
 
     def __len__(self) -> int:
         """How many tuples wait."""
-        return self._count
+        return int(self._ring.ends[RING_COUNT])
+
+    @property
+    def for_kernels(self) -> Window:
+        """Table and ring for kernels that do a whole step."""
+        return self.table.window(self._ring, self.w)
 
     @property
     def free(self) -> int:
         """How many slots can be given out before the oldest chunk leaves."""
-        return sum(map(len, self._gaps()))
+        return ring_free(self._ring)
+
+    @property
+    def position(self) -> int:
+        """How many partitions the scan has passed; a multiple of the cycle where R begins."""
+        return int(self._ring.ends[POSITION])
 
     def oldest(self) -> int:
         """The slot of the tuple that has waited longest; there must be one."""
-        return self._chunks[0].slots[0].start
+        return int(self._ring.ends[RING_OLDEST])
 
     def limit(self, capacity: int) -> None:
         """Give out only slots below `capacity` from now on. O(1)."""
-        self._limit = capacity
+        self._ring.ends[RING_LIMIT] = capacity
 
     @property
     def beyond(self) -> int:
-        """How many tuples still wait in slots beyond the limit. O(chunks)."""
-        return sum(
-            max(0, piece.stop - max(piece.start, self._limit))
-            for chunk in self._chunks
-            for piece in chunk.slots
-        )
+        """How many tuples still wait in slots beyond the limit. O(1)."""
+        limit = int(self._ring.ends[RING_LIMIT])
+        return sum(max(0, stop - max(start, limit)) for start, stop in self._stretches())
 
     def resize(self, capacity: int) -> None:
         """The table has `capacity` slots now."""
-        self._limit = capacity
+        self._ring.ends[RING_LIMIT] = capacity
 
-    def expire(self, position: int) -> Batches:
-        """Let go of the chunks that have seen all of R by this position."""
-        while self._chunks and self._chunks[0].due <= position:
-            slots = _numbers(self._chunks.popleft().slots)
-            self.table.remove_expired(slots)
-            self._count -= len(slots)
+    def expire(self) -> Batches:
+        """Let go of the chunk that has seen all of R by now."""
+        for slots in self.table.remove_expired_of(self._ring):
             yield from self._prober.finish(slots)
 
-    def outlasts(self, position: int) -> bool:
-        """Whether a tuple will still wait at this position."""
-        return bool(self._chunks) and self._chunks[-1].due > position
-
-    def enter(self, stream: TupleSource, limit: int, position: int) -> Batches:
-        """Read at most `limit` tuples as a chunk that first meets the partition at `position`."""
-        for arrivals in stream.read(min(limit, self.free)):
+    def enter(self, stream: TupleSource) -> Batches:
+        """Read the tuples whose turn it is as a chunk that first meets the next partition."""
+        for arrivals in stream.read(chunk_room(self._ring, self.w, self.table.capacity)):
             yield from self._output.arrived(arrivals)
-            count = put_back_excess(arrivals, self.table, stream, waiting=self._count)
+            count = put_back_excess(arrivals, self.table, stream, waiting=len(self))
             if count:
-                chunk = _Chunk(self._take(count), position + self.cycle)
-                slots = _numbers(chunk.slots)
+                slots: NDArray[np.int32] = np.empty(count, np.int32)
+                ring_append(self._ring, slots)
                 self.table.insert(slots, arrivals.codes[:count], arrivals.batch.slice(0, count))
-                self._chunks.append(chunk)
-                self._count += count
+                # Equal chunks that fill the window leave fewer slots over than there are chunks.
+                if self.free < self.least:
+                    self.note_full()
             if count < len(arrivals.codes):
                 return
+
+    def note_full(self) -> None:
+        """No more could enter."""
+        self.was_full = True
+
+    def pass_partition(self) -> bool:
+        """The partition at this position is read. Whether a tuple also waits for the next one."""
+        ends = self._ring.ends
+        ends[POSITION] += 1
+        return bool(len(self) and ends[LATEST] > ends[POSITION])
 
     def probe(self, partition: Partition) -> Batches:
         """Output r ⋈ H for every row of the partition."""
@@ -113,33 +147,13 @@ class ScanWindow:
         """Assert that the ring and the table hold the same tuples."""
         held = self.table.held()
         self.table.store.check()
-        ring = [slot for chunk in self._chunks for piece in chunk.slots for slot in piece]
+        ring = [slot for start, stop in self._stretches() for slot in range(start, stop)]
         assert held == sorted(ring)
-        assert len(ring) == self._count <= self.table.capacity
-        assert [chunk.due for chunk in self._chunks] == sorted(c.due for c in self._chunks)
+        assert len(ring) == len(self) == int(self._ring.chunks.sum()) <= self.table.capacity
+        assert (self._ring.chunks >= 0).all()
 
-    def _gaps(self) -> tuple[range, ...]:
-        """The free slots in the order in which they are given out."""
-        end = self._limit
-        if not self._chunks:
-            return (range(end),)
-        oldest = self._chunks[0].slots[0].start
-        if self._next <= oldest:
-            return (range(self._next, min(oldest, end)),)
-        return range(self._next, end), range(min(oldest, end))
-
-    def _take(self, count: int) -> tuple[range, ...]:
-        taken = []
-        for gap in self._gaps():
-            piece = gap[:count]
-            if len(piece):
-                taken.append(piece)
-                count -= len(piece)
-                self._next = piece.stop
-        # Equal chunks that fill the window leave fewer slots over than there are chunks.
-        self.was_full = self.was_full or self.free < max(self.cycle, 1)
-        return tuple(taken)
-
-
-def _numbers(pieces: tuple[range, ...]) -> NDArray[np.int32]:
-    return np.concatenate([np.arange(p.start, p.stop, dtype=np.int32) for p in pieces])
+    def _stretches(self) -> list[tuple[int, int]]:
+        """The slots in use, oldest first, as stretches (first, behind the last)."""
+        ends = self._ring.ends
+        oldest, end, following = (int(ends[i]) for i in (RING_OLDEST, RING_END, RING_NEXT))
+        return [(oldest, following)] if end == NONE else [(oldest, end), (0, following)]

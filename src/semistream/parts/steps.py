@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.errors import InternalError
 from semistream.kernels import CANDIDATE
+from semistream.kernels import scan_steps as scan_kernels
 from semistream.kernels import step_state as state
 from semistream.kernels import steps as kernels
 from semistream.kernels.reading import PageList
@@ -28,12 +30,13 @@ from semistream.kernels.results import Found
 from semistream.kernels.rows import FIELD
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
-from semistream.parts.frame_finder import searchable
+from semistream.parts.frame_finder import followable, searchable
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.result_columns import ResultColumns
 from semistream.parts.row_arena import column_width
+from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.tuple_store import KeptColumn
 from semistream.parts.waiting import WaitingTuples
@@ -52,16 +55,18 @@ _LARGEST_PARTITION: Final = 256 << 10
 
 
 def can_step(
-    master: MasterTable, shape: JoinShape, disk: DiskBuffer, waiting: WaitingTuples
+    master: MasterTable, shape: JoinShape, disk: DiskBuffer, waiting: WaitingTuples | ScanWindow
 ) -> bool:
     """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
 
-    And whether it pays: what Python does for a large partition takes less time than reading it,
-    and there a thread reads the next one meanwhile.
+    A scan needs no order of keys. And whether it pays: what Python does for a large partition takes
+    less time than reading it, and there a thread reads the next one meanwhile.
     """
+    scans = isinstance(waiting, ScanWindow)
     return (
         disk.per_partition * master.page_bytes <= _LARGEST_PARTITION
-        and searchable(master, shape.code_column)
+        and disk.partitions > 0
+        and (followable if scans else searchable)(master, shape.code_column)
         and shape.codec.exact
         and waiting.table.store.is_flat
         and disk.readable_in_kernels
@@ -76,7 +81,7 @@ class Steps:
         master: MasterTable,
         shape: JoinShape,
         disk: DiskBuffer,
-        waiting: WaitingTuples,
+        waiting: WaitingTuples | ScanWindow,
         output: Output,
         recorder: Recorder,
         front: FrontStage | None,
@@ -168,13 +173,14 @@ class Steps:
             recorder.micros(),
             _MOST_ITERATIONS,
         )
-        waiting, arriving, results = (
-            self._waiting.for_kernels,
-            self._arriving,
-            self._results.results,
-        )
-        stopped = kernels.advance(waiting, arriving, self._relation, results, self._found, step)
+        parts = self._arriving, self._relation, self._results.results, self._found, step
+        if isinstance(self._waiting, ScanWindow):
+            stopped = scan_kernels.advance(self._waiting.for_kernels, *parts)
+        else:
+            stopped = kernels.advance(self._waiting.for_kernels, *parts)
         self._count()
+        if stopped == kernels.BROKEN:
+            raise InternalError("A tuple expired before an older one of its key.")
         return stopped
 
     def _count(self) -> None:
@@ -190,6 +196,7 @@ class Steps:
         recorder.pages_read += counts[state.PAGES]
         recorder.bytes_read += counts[state.BYTES]
         recorder.probes += counts[state.PROBES]
+        recorder.hash_probes += counts[state.HASH_PROBES]
         recorder.partition_probes += counts[state.PARTITION_PROBES]
         recorder.matches += counts[state.MATCHES]
         recorder.appends += counts[state.APPENDS]
@@ -198,7 +205,7 @@ class Steps:
         recorder.unmatched += lonely
         recorder.processing.add_counted(counts[state.WAITED])
         if counts[state.WAS_FULL]:
-            self._waiting.queue.was_full = True
+            self._waiting.note_full()
         self._counts[:] = 0
         self._counts[state.ITERATIONS] = counts[state.ITERATIONS]
 
@@ -251,6 +258,7 @@ def _relation(master: MasterTable, shape: JoinShape, disk: DiskBuffer) -> state.
         per_partition=disk.per_partition,
         widths=np.array([column_width(field.type) for field in stored], np.int64),
         code=stored.get_field_index(shape.code_column),
+        in_order=master.layout == "key",
         frame=disk.frame.address,
         fields=np.zeros((disk.per_partition, len(stored)), FIELD),
         pinned=_pinned_fields(disk.pinned, stored),

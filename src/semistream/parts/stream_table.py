@@ -22,7 +22,8 @@ from semistream import kernels
 from semistream.budget import Grant
 from semistream.errors import InternalError
 from semistream.kernels import NODE, NONE, Chains, Links
-from semistream.kernels.step_state import Waiting
+from semistream.kernels.ring import Ring, ring_expire
+from semistream.kernels.step_state import Waiting, Window
 from semistream.metrics import Recorder
 from semistream.parts.output import Pairs
 from semistream.parts.tuple_store import TupleLayout, TupleStore
@@ -89,6 +90,11 @@ class StreamTable:
         """The table with its queue, for kernels that do a whole step."""
         chains, fences, bits = self.chains, self._fences, self._bits
         return Waiting(chains, fences, bits, queue, self._removed, self._lonely)
+
+    def window(self, ring: Ring, w: int) -> Window:
+        """The table with a scan's ring, for the same."""
+        chains, fences, bits = self.chains, self._fences, self._bits
+        return Window(chains, fences, bits, ring, self._removed, self._lonely, w)
 
     @property
     def clustered(self) -> bool:
@@ -234,6 +240,12 @@ class StreamTable:
         while count := kernels.remove_codes(
             self.chains, self._fences, self._bits, codes, self._removed
         ):
+            yield self._removed[:count]
+
+    def remove_expired_of(self, ring: Ring) -> Iterator[NDArray[np.int32]]:
+        """Unlink the tuples that have waited in a scan's window for a cycle; yields their slots."""
+        while count := ring_expire(ring, self._removed):
+            self.remove_expired(self._removed[:count])
             yield self._removed[:count]
 
     def remove_expired(self, slots: NDArray[np.int32]) -> None:

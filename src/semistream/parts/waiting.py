@@ -139,6 +139,10 @@ class WaitingTuples:
         """How many slots do not hold one."""
         return self.queue.free
 
+    def note_full(self) -> None:
+        """There was no free slot."""
+        self.queue.was_full = True
+
     def fill(self, stream: TupleSource) -> Batches:
         """Read as many tuples as there are free slots, or as have arrived."""
         for arrivals in stream.read(self.queue.free):

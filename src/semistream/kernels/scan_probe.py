@@ -1,0 +1,136 @@
+"""Joining a partition of a scan with all tuples of the window, on its pages as they lie in memory.
+
+A window holds tuples for all of R, so the rows look for their tuples. What is found is copied
+into the results a few hundred pairs at a time. If there is no room for more, the state says where
+to go on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from semistream.kernels.chains import BLOCK, MATCHED, NONE, bucket_of
+from semistream.kernels.compiling import kernel
+from semistream.kernels.pages import code_of
+from semistream.kernels.results import Found, Results
+from semistream.kernels.step_probe import (
+    PartitionPages,
+    partition_pages,
+    put_out,
+    room_for,
+    row_number,
+)
+from semistream.kernels.step_state import (
+    CANDIDATES,
+    HASH_PROBES,
+    PAGE,
+    PAIRS,
+    PARTITION,
+    PARTITION_PROBES,
+    PROBES,
+    READS,
+    ROW,
+    SLOT,
+    WAITS,
+    Relation,
+    Step,
+    Window,
+    page_range,
+)
+
+
+@kernel
+def begin_scan_probe(relation: Relation, step: Step) -> None:
+    """A partition is in memory: all of its rows will be looked for."""
+    state, (begin, stop) = step.state, page_range(relation, step.state[PARTITION])
+    rows = int(relation.rows[begin:stop].sum())
+    step.counts[PROBES] += rows
+    step.counts[HASH_PROBES] += rows
+    step.counts[PARTITION_PROBES] += 1
+    state[PAGE], state[ROW], state[SLOT], state[WAITS] = 0, 0, NONE, 0
+    state[PAIRS], state[CANDIDATES] = 0, 0
+
+
+@kernel
+def _follows(pages: PartitionPages, page: int, row: int) -> bool:
+    """Whether the row before one, on its page or the page before, has the same code."""
+    before, last = (page, row - 1) if row else (page - 1, pages.rows[page - 1] - 1)
+    code = code_of(pages.fields[page, pages.code], row)
+    return code_of(pages.fields[before, pages.code], last) == code
+
+
+@kernel
+def _note_row(relation: Relation, pages: PartitionPages, step: Step, page: int, row: int) -> None:
+    """Note a row that WAITS tuples matched for the observer, if its code is frequent.
+
+    When the observer's time passes it may call other codes frequent, so all are noted then. The
+    rows of a code stand together.
+    """
+    state, at = step.state, step.state[CANDIDATES]
+    if state[WAITS] < step.threshold and step.counts[READS] < step.tick:
+        return
+    number = row_number(relation, page_range(relation, state[PARTITION])[0], page, row)
+    if at and step.candidates[at - 1].last == number and _follows(pages, page, row):
+        step.candidates[at - 1].last = number + 1
+    elif at < len(step.candidates):
+        step.candidates[at].frequency = state[WAITS]
+        step.candidates[at].first = number
+        step.candidates[at].last = number + 1
+        step.candidates[at].number = 0
+        state[CANDIDATES] = at + 1
+
+
+@kernel
+def _find_pairs(window: Window, relation: Relation, found: Found, step: Step) -> int:
+    """Pair rows of the page under way with the tuples that wait for them; returns how many pairs.
+
+    All rows are done when ROW is behind the last, unless the pairs had no more room.
+    """
+    state, heads, nodes = step.state, window.chains.heads, window.chains.nodes
+    pages = partition_pages(relation, state[PARTITION])
+    page, row, slot, waits, count = state[PAGE], state[ROW], state[SLOT], state[WAITS], 0
+    field, rows = pages.fields[page, pages.code], pages.rows[page]
+    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int32)
+    while row < rows:
+        block = min(BLOCK, rows - row)
+        # First all heads of a block, then their nodes: loads that do not wait for each other.
+        for i in range(block):
+            firsts[i] = heads[bucket_of(0, window.bits, code_of(field, row + i))]
+        for i in range(block):
+            if slot == NONE:
+                slot, waits = firsts[i], 0
+                code = code_of(field, row + i)
+                while slot != NONE and nodes[slot].code != code:
+                    slot = nodes[slot].next_key
+            while slot != NONE:
+                if count == len(found.slots):
+                    state[ROW], state[SLOT], state[WAITS] = row + i, slot, waits
+                    return count
+                nodes[slot].stamp |= MATCHED
+                found.slots[count], found.pages[count], found.rows[count] = slot, page, row + i
+                count, waits = count + 1, waits + 1
+                slot = nodes[slot].next_same
+            if has_observer and waits:
+                state[WAITS] = waits
+                _note_row(relation, pages, step, page, row + i)
+                waits = 0
+        row += block
+    state[ROW], state[SLOT], state[WAITS] = rows, NONE, 0
+    return count
+
+
+@kernel
+def scan_probe(
+    window: Window, relation: Relation, results: Results, found: Found, step: Step
+) -> bool:
+    """Join the partition with all tuples of the window; False if there is no room."""
+    state = step.state
+    begin, stop = page_range(relation, state[PARTITION])
+    while state[PAGE] < stop - begin:
+        some = room_for(results, found)
+        if len(some.slots) == 0:
+            return False
+        put_out(relation, results, some, step, _find_pairs(window, relation, some, step))
+        if state[ROW] == relation.rows[begin + state[PAGE]]:
+            state[PAGE], state[ROW] = state[PAGE] + 1, 0
+    return True
