@@ -30,6 +30,7 @@ __all__ = [
     "SinkError",
     "SourceError",
     "SparkLostError",
+    "StorageError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
     "UnsupportedTypeError",
@@ -142,3 +143,7 @@ class PipelineFileError(SemistreamError):
 
 class SparkLostError(SemistreamError):
     """Spark's Java process, or its workers, have ended while a pipeline ran."""
+
+
+class StorageError(SemistreamError, OSError):
+    """A disk, or a network, does not let files be read or written: full, read-only or not there."""

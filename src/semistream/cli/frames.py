@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from semistream.errors import OptionError, SemistreamError, SourceError
+from semistream.relation.storage import harmless, scrubbed, without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ def file_format(path: str) -> str:
         return "parquet"
     if suffix not in _FORMATS:
         raise OptionError(
-            f"{path} ends in {suffix!r}, which stands for no format here. Use one of: "
+            f"{without_secrets(path)} ends in {suffix!r}, which stands for no format here. Use one of: "
             f"{', '.join(_FORMATS)}; a folder of Parquet files needs no suffix."
         )
     return _FORMATS[suffix]
@@ -86,7 +87,7 @@ def read_frame(path: str) -> DataFrame:
     reader = spark_session().read.format(form)
     if form == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
-    with spark_errors(path):
+    with spark_errors(without_secrets(path)):
         return reader.load(path)
 
 
@@ -99,11 +100,11 @@ def spark_errors(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise SourceError(f"{what}: Spark says: {_said(str(error))}") from error
+        raise SourceError(f"{what}: Spark says: {_said(str(error))}") from harmless(error)
     except Py4JJavaError as error:
         # Errors without a Python class in Spark, such as an unknown format.
         said = str(error.java_exception.getMessage())
-        raise SourceError(f"{what}: Spark says: {_said(said)}") from error
+        raise SourceError(f"{what}: Spark says: {_said(said)}") from harmless(error)
 
 
 def _said(message: str) -> str:
@@ -113,4 +114,4 @@ def _said(message: str) -> str:
     if any(line.lstrip().startswith("Traceback (most recent") for line in lines):
         text = next(line for line in reversed(lines) if "SQLSTATE" not in line)
     # Leave out the query plan that follows a missing column, and the class name of our own errors.
-    return re.sub(r"^semistream\.errors\.\w+: ", "", text.partition(";\n'")[0])
+    return scrubbed(re.sub(r"^semistream\.errors\.\w+: ", "", text.partition(";\n'")[0]))

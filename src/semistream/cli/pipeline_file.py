@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from semistream.budget import parse_memory
 from semistream.errors import OptionError, PipelineFileError
+from semistream.relation.storage import scrubbed
 
 __all__ = ["PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
 
@@ -236,7 +237,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return value
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     words = dict.fromkeys(_WORDS[_plain(kind)] for kind in kinds)
-    raise PipelineFileError(f"{where} is {value!r}; give {' or '.join(words)}.")
+    raise PipelineFileError(f"{where} is {scrubbed(repr(value))}; give {' or '.join(words)}.")
 
 
 def _plain(kind: Any) -> type:

@@ -31,7 +31,6 @@ after them, all that had come back by then are done.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
@@ -47,6 +46,7 @@ from semistream.metrics import Recorder
 from semistream.parts.shed_file import ShedFile
 from semistream.parts.timed_stream import MOST_PENDING, TimedStream
 from semistream.parts.waiting import WaitingTuples
+from semistream.relation.storage import local_path
 
 __all__ = ["STRATEGIES", "ShedFile", "Shedder", "Shedding"]
 
@@ -88,8 +88,7 @@ class Shedding:
             raise OptionError(
                 f"strategy={self.strategy!r} is not known. Use one of: {', '.join(STRATEGIES)}."
             )
-        if not isinstance(self.folder, (str, os.PathLike)):
-            raise OptionError(f"folder={self.folder!r} must be the path of a folder.")
+        local_path(self.folder, "folder")
         if not (_is_number(self.look_up_position) and 0.0 <= self.look_up_position <= 1.0):
             raise OptionError(
                 f"look_up_position={self.look_up_position!r} must be from 0 (the newest side of "

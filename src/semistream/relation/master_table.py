@@ -23,7 +23,7 @@ from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import ArrowData, SparkFrame
 from semistream.relation.master_version import MasterVersion
-from semistream.relation.storage import Location, Storage, storage_at
+from semistream.relation.storage import Location, Storage, storage_at, storage_faults
 from semistream.relation.updates.change import Change, KeyData, deletion, upsertion
 from semistream.relation.updates.update import update
 from semistream.relation.versions.manifest import read_manifest
@@ -199,7 +199,8 @@ class MasterTable(MasterVersion):
 
     def history(self) -> list[VersionInfo]:
         """The versions that are still there, oldest first, and what made each."""
-        return history(self._storage)
+        with storage_faults(self.path, "read"):
+            return history(self._storage)
 
     def vacuum(
         self,
@@ -217,7 +218,8 @@ class MasterTable(MasterVersion):
         A streaming `ss.join` with freshness="pinned" opens its version again and again: name it in
         `pinned` as long as the query runs. `ss.pinned_versions` lists what a pipeline still needs.
         """
-        return vacuum(self._storage, keep_versions, pinned, grace_seconds)
+        with storage_faults(self.path, "read"):
+            return vacuum(self._storage, keep_versions, pinned, grace_seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle its location and version, not its content; unpickling opens it again."""

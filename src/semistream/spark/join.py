@@ -26,7 +26,7 @@ from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, local_path
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
@@ -145,14 +145,18 @@ def join_task(
         columns=tuple(shape.payload),
         types=carried_types(master, shape.payload),
         options=tuple(sorted(chosen.items())),
-        metrics=None if metrics is None else os.path.abspath(metrics),
-        learned=None if learned is None else os.path.abspath(learned),
+        metrics=_absolute(metrics, "metrics"),
+        learned=_absolute(learned, "learned"),
         shards=master.shard_count,
     )
     schema = joined_schema(df, shape, pinned)
     if is_divided(task, master, shape, task.memory, shuffle):
         task = replace(task, divided_by=key_types(master))
     return task, schema
+
+
+def _absolute(folder: Location | None, argument: str) -> str | None:
+    return None if folder is None else os.path.abspath(local_path(folder, argument))
 
 
 def placed(df: DataFrame, task: JoinTask, master: MasterTable) -> DataFrame:

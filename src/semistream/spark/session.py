@@ -21,7 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from semistream.errors import JavaError
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, local_path
 
 __all__ = ["local_session"]
 
@@ -59,7 +59,7 @@ def local_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
     for name, value in {**_CONF, "spark.driver.memory": memory, **conf}.items():
         builder = builder.config(name, value)
-    with nullcontext() if log is None else _java_output_to(Path(log)):
+    with nullcontext() if log is None else _java_output_to(local_path(log, "log")):
         return builder.getOrCreate()
 
 

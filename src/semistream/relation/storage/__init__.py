@@ -3,6 +3,7 @@
 The rest of `relation` reads and writes files through a `Storage` and does not know which it is.
 """
 
+from semistream.relation.storage.faults import storage_error, storage_faults
 from semistream.relation.storage.files import (
     FOLDERS,
     FileEntry,
@@ -13,9 +14,15 @@ from semistream.relation.storage.files import (
     unused_name,
 )
 from semistream.relation.storage.local import LocalStorage
-from semistream.relation.storage.location import Location, is_uri, storage_at
+from semistream.relation.storage.location import Location, is_uri, local_path, storage_at
 from semistream.relation.storage.remote import RemoteStorage
-from semistream.relation.storage.secrecy import opened, without_secrets
+from semistream.relation.storage.secrecy import (
+    harmless,
+    hides,
+    opened,
+    scrubbed,
+    without_secrets,
+)
 
 __all__ = [
     "FOLDERS",
@@ -27,9 +34,15 @@ __all__ = [
     "RemoteStorage",
     "Storage",
     "checksum_bytes",
+    "harmless",
+    "hides",
     "is_uri",
+    "local_path",
     "opened",
+    "scrubbed",
     "storage_at",
+    "storage_error",
+    "storage_faults",
     "unused_name",
     "without_secrets",
 ]

@@ -15,9 +15,21 @@ import pyarrow.fs as pafs
 
 from semistream.errors import OptionError
 
-__all__ = ["opened", "without_secrets"]
+__all__ = ["harmless", "hides", "opened", "scrubbed", "without_secrets"]
 
-_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)", re.DOTALL)
+_URI: Final = re.compile(r"[\s\"'<(]*((?:[A-Za-z0-9][\w+.-]*[:;\\]+)+)(/+)")
+"""How a URI begins, also one that is written wrongly; `jdbc:` may come before its scheme."""
+_URI_IN_TEXT: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)+/+[^\s\"'<>]+")
+_PASSWORD: Final = re.compile(r"[^?#]*:[^?#]*@")
+"""A user and a password without a scheme before them."""
+_NAMED: Final = re.compile(
+    r"((?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|signature|sig"
+    r"|(?:account|access|api|shared|secret)[_.]?key)[\w.-]*"
+    r"(?:\s*=\s*|\s*->\s*|[\"']\s*:\s*)[\"']?)[^\s&;,\"']+",
+    re.IGNORECASE,
+)
+"""A secret that is given by name, as `password=…` or `{"password": "…"}`."""
+_OPTIONS: Final = re.compile(r"[?]|;(?=[\w.]+=)")
 _HARMLESS: Final = frozenset(
     {
         "allow_bucket_creation",
@@ -45,19 +57,42 @@ def without_secrets(location: object) -> str:
     text = str(location)
     begin = _URI.match(text)
     if begin is None:
-        return text
-    rest = text[begin.end() :]
+        return _relative(text)
+    scheme, rest = begin[1].lower().rstrip(":;\\"), text[begin.end() :]
     # A question mark or a hash sign may stand in a password: then the host comes after it.
     if "@" in "".join(re.split("[?#]", rest)[1:]):
         rest = rest.rpartition("@")[2]
-    place, _, options = rest.partition("#")[0].partition("?")
-    place = place[_user_end(begin[1].lower(), place) :]
-    host, colon, port = place.partition("/")[0].partition(":")
-    if colon and not port.isdigit() and not host.startswith("["):
-        # No host has such a port. It is a user and a password, and the host was forgotten.
-        place = host
-    shown = [option for option in re.split("[&;]", options) if _is_harmless(option)]
-    return f"{text[: begin.end()]}{place}" + (f"?{'&'.join(shown)}" if shown else "")
+    place, *options = _OPTIONS.split(rest.partition("#")[0], maxsplit=1)
+    if not (scheme == "file" and begin[2] == "///"):
+        place = _place(scheme, place)
+    shown = [option for option in re.split("[&;]", "".join(options)) if _is_harmless(option)]
+    whole = f"{text[: begin.end()]}{place}" + (f"?{'&'.join(shown)}" if shown else "")
+    return _NAMED.sub(r"\1…", whole)
+
+
+def hides(location: object) -> bool:
+    """Whether the location has something that must not be shown."""
+    return without_secrets(location) != str(location)
+
+
+def scrubbed(text: str) -> str:
+    """A message of another library, with the URIs in it as they may be shown.
+
+    >>> scrubbed("Path does not exist: s3a://KEY:SECRET@bucket/x. password=SECRET")
+    'Path does not exist: s3a://bucket/x. password=…'
+    """
+    shown = _URI_IN_TEXT.sub(lambda uri: without_secrets(uri[0]), text)
+    return _NAMED.sub(r"\1…", shown)
+
+
+def harmless(error: BaseException) -> BaseException | None:
+    """The error, to name as a cause; None if its text, or that of its causes, has a secret."""
+    told: BaseException | None = error
+    while told is not None:
+        if scrubbed(str(told)) != str(told):
+            return None
+        told = told.__cause__ or told.__context__
+    return error
 
 
 def opened(uri: str, advice: str, shown: str | None = None) -> tuple[pafs.FileSystem, str]:
@@ -77,15 +112,36 @@ def opened(uri: str, advice: str, shown: str | None = None) -> tuple[pafs.FileSy
     return filesystem, path
 
 
+def _relative(text: str) -> str:
+    """What is no URI, without a password if it seems to have one. Plain paths stay as they are."""
+    if text.startswith((".", "~")) or (text.startswith("/") and not text.startswith("//")):
+        return text
+    if _PASSWORD.match(text):
+        text = text.rpartition("@")[2]
+    return _NAMED.sub(r"\1…", text)
+
+
+def _place(scheme: str, place: str) -> str:
+    """Host and path, without user and password."""
+    place = place[_user_end(scheme, place) :]
+    host, colon, port = place.partition("/")[0].partition(":")
+    if colon and not port.isdigit() and not host.startswith("["):
+        # No host has such a port. It is a user and a password, and the host was forgotten.
+        return host
+    return place
+
+
 def _user_end(scheme: str, place: str) -> int:
     """Where the host begins, behind user and password."""
     authority = place.partition("/")[0]
-    user = authority.rpartition("@")[0]
-    if scheme in _CONTAINERS and user and ":" not in user:
+    ends = [sign.end() for sign in re.finditer("@|%40", authority)]
+    if scheme in _CONTAINERS and ends and not re.search(":|%3a", authority[: ends[-1]], re.I):
         return 0
     # A slash in a password makes the rest of it look like a path.
     is_torn = ":" in authority and "@" in place and scheme not in _HOSTS_WITH_PORTS
-    return (place.rindex("@") if is_torn else len(user)) + 1 if user or is_torn else 0
+    if is_torn:
+        return place.rindex("@") + 1
+    return ends[-1] if ends else 0
 
 
 def _is_harmless(option: str) -> bool:
@@ -98,6 +154,7 @@ def _harmless_reason(reason: str, *uris: str) -> str:
     kept = " ".join(without_secrets(uri) for uri in uris)
     for uri in uris:
         reason = reason.replace(uri, without_secrets(uri))
+    reason = scrubbed(reason)
     words = {word for uri in uris for word in re.split(r"[:/@?&=#\s]+", f"{uri} {unquote(uri)}")}
     secrets = {word for word in words if word and word not in kept}
     if any(secret in reason for secret in secrets):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container
 from types import TracebackType
 
-from semistream.relation.storage import Storage, unused_name
+from semistream.errors import SemistreamError
+from semistream.relation.storage import (
+    Storage,
+    harmless,
+    storage_error,
+    storage_faults,
+    unused_name,
+)
 from semistream.relation.versions.manifest import Manifest, commit_manifest, may_be_committed
 
 __all__ = ["Draft"]
@@ -23,18 +31,29 @@ class Draft:
         self._manifest: Manifest | None = None
 
     def __enter__(self) -> Draft:
-        self._folders = self.storage.prepare()
+        with storage_faults(self.storage.path, "written"):
+            self._folders = self.storage.prepare()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if error is None:
             return
         # A commit may fail after its manifest became visible. Then the version needs its files.
-        if self._manifest is None or not may_be_committed(self.storage, self._manifest):
-            self.sweep(())
+        if self._manifest is not None and may_be_committed(self.storage, self._manifest):
+            then = f"Version {self.version} may be there all the same: look at history(). "
+        else:
+            then = f"Nothing of version {self.version} is visible. "
+            with contextlib.suppress(OSError):
+                self.sweep(())
             self.storage.remove(self._folders)
+        if isinstance(error, OSError) and not isinstance(error, SemistreamError):
+            what = f"{self.storage.path} cannot be written"
+            raise storage_error(error, what, then) from harmless(error)
 
     def file(self, kind: str) -> str:
         """The name of a new file in the folder `data`, such as "pages.arrow"."""

@@ -23,7 +23,7 @@ from semistream.errors import (
     MasterNotFoundError,
     OptionError,
 )
-from semistream.relation.storage import Storage, checksum_bytes
+from semistream.relation.storage import Storage, checksum_bytes, storage_faults
 from semistream.relation.versions.manifest_rules import manifest_fault, unknown_fields
 
 __all__ = [
@@ -150,13 +150,19 @@ def committed_versions(storage: Storage) -> list[int]:
 
 def newest_version(storage: Storage) -> int:
     """The highest version number that is taken, or 0 if none is."""
-    return max(committed_versions(storage), default=0)
+    with storage_faults(storage.path, "read"):
+        return max(committed_versions(storage), default=0)
 
 
 def read_manifest(storage: Storage, version: int | None = None) -> Manifest:
     """The manifest of a version, by default of the newest that was ever complete."""
     if version is not None and type(version) is not int:
         raise OptionError(f"version={version!r} must be a version's number, or None: the newest.")
+    with storage_faults(storage.path, "read"):
+        return _found(storage, version)
+
+
+def _found(storage: Storage, version: int | None) -> Manifest:
     wanted = committed_versions(storage) if version is None else [version]
     for number in reversed(wanted):
         name = manifest_name(number)

@@ -21,8 +21,15 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from semistream.errors import SinkError
-from semistream.relation.storage import Location, is_uri, opened, without_secrets
+from semistream.errors import OptionError, SinkError
+from semistream.relation.storage import (
+    Location,
+    hides,
+    is_uri,
+    local_path,
+    opened,
+    without_secrets,
+)
 
 __all__ = ["Folder", "Note"]
 
@@ -53,9 +60,15 @@ class Folder:
         """The folder at a local path, or at a URI that Spark and pyarrow both open."""
         if not is_uri(location):
             # As a URI, or Spark would look for it on the cluster's default filesystem.
-            path = os.path.abspath(location)
+            path = os.path.abspath(local_path(location))
             return cls(pafs.LocalFileSystem(), path, f"file://{path}")
         uri = str(location).rstrip("/")
+        if hides(uri):
+            raise OptionError(
+                f"{without_secrets(uri)} is given with a user, a password or options, which Spark "
+                "would show in its plans and logs, and does not use. Give them in the environment "
+                "and in settings of Spark, such as spark.hadoop.fs.s3a.secret.key."
+            )
         filesystem, path = opened(
             _HADOOP_S3.sub("s3://", uri),
             "Give a local path, or a URI that both Spark and pyarrow.fs.FileSystem.from_uri take.",
@@ -161,7 +174,7 @@ class Folder:
             return
         if not self.exists():
             raise SinkError(
-                f"{target.spark} was written before, and is gone. Restore it from a backup, with "
+                f"{target.shown} was written before, and is gone. Restore it from a backup, with "
                 "the checkpoint, or begin with a new checkpoint."
             )
         target.remove()

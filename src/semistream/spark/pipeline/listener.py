@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -20,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, local_path, scrubbed
 from semistream.spark.pipeline.metrics_log import append_line
 from semistream.spark.task_metrics import TaskMetrics
 
@@ -37,8 +36,8 @@ class MetricsListener(StreamingQueryListener):
 
     def __init__(self, path: Location, metrics: Location | None = None) -> None:
         """Lines are appended to the file `path`."""
-        self._path = Path(path).absolute()
-        self._tasks = None if metrics is None else TaskMetrics(Path(metrics).absolute())
+        self._path = local_path(path).absolute()
+        self._tasks = None if metrics is None else TaskMetrics(local_path(metrics, "metrics").absolute())
 
     # The four names that follow are Spark's own.
 
@@ -58,7 +57,8 @@ class MetricsListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """A query has ended."""
-        line = {"event": "end", "query": str(event.id), "error": event.exception}
+        error = None if event.exception is None else scrubbed(event.exception)
+        line = {"event": "end", "query": str(event.id), "error": error}
         append_line(self._path, line)
 
 

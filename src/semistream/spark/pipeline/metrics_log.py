@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, local_path
 from semistream.spark.pipeline.batch_log import BatchLog, Outcome
 
 __all__ = ["MetricsLog", "append_line", "metrics_line", "prometheus_text"]
@@ -39,8 +39,10 @@ class MetricsLog:
     ) -> None:
         """For the pipeline `name`: a file of JSON lines, and one in Prometheus' format."""
         self._name = name
-        self._lines = None if lines is None else Path(lines)
-        self._prometheus = None if prometheus is None else Path(prometheus)
+        self._lines = None if lines is None else local_path(lines, "metrics")
+        self._prometheus = (
+            None if prometheus is None else local_path(prometheus, "metrics_prometheus")
+        )
 
     def append(self, outcome: Outcome) -> None:
         """Write the metrics of a batch that is done."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from semistream.errors import OptionError
 from semistream.spark.columns import quoted
-from semistream.spark.pipeline.sinks import SinkLike
+from semistream.spark.pipeline.sinks import SinkLike, sink_of
 from semistream.spark.pipeline.stage_task import RetryRule
 
 __all__ = ["CORRUPT", "Checks", "Retry", "parse_duration", "retry_rule"]
@@ -69,6 +69,14 @@ class Retry:
     dead_letters: SinkLike | None = None
     """Where tuples go with then="dead_letter"."""
 
+    def __repr__(self) -> str:
+        # A path is shown as the sink that it stands for, without secrets.
+        letters = None if self.dead_letters is None else sink_of(self.dead_letters, "dead_letters")
+        return (
+            f"Retry(backoff={self.backoff!r}, factor={self.factor!r}, deadline={self.deadline!r}, "
+            f"then={self.then!r}, dead_letters={letters!r})"
+        )
+
     def __post_init__(self) -> None:
         """Check every field."""
         if self.backoff_seconds > self.deadline_seconds:
@@ -83,7 +91,7 @@ class Retry:
             raise OptionError(f"then={self.then!r} is not known. Use one of: {', '.join(_THEN)}.")
         if (self.then == "dead_letter") != (self.dead_letters is not None):
             raise OptionError(
-                f"then={self.then!r} with dead_letters={self.dead_letters!r}: "
+                f"then={self.then!r} with{'' if self.dead_letters else 'out'} dead_letters: "
                 'then="dead_letter" needs dead_letters=<path or sink>, and nothing else takes it.'
             )
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, harmless, scrubbed, without_secrets
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import parse_duration
 from semistream.spark.pipeline.stage_task import REASON
@@ -46,7 +46,7 @@ def target_seconds(batch_target: float | str | None, deferred: Location | None) 
         return parse_duration(batch_target, "batch_target")
     if deferred is not None:
         raise OptionError(
-            f"deferred={deferred!r} says where deferred tuples wait, but without "
+            f"deferred={without_secrets(deferred)} says where deferred tuples wait, but without "
             "batch_target none is ever deferred. Give batch_target too, or leave it out."
         )
     return None
@@ -88,14 +88,14 @@ def rejecting_checks(
             source.where(predicate).schema  # noqa: B018 (asking for it makes Spark look)
         except PySparkException as error:
             raise OptionError(
-                f"The check {reason!r} is no SQL predicate on the source: {error}. Its columns "
+                f"The check {reason!r} is no SQL predicate on the source: {scrubbed(str(error))}. Its columns "
                 f"are {source.columns}."
-            ) from error
+            ) from harmless(error)
     return checks or {}
 
 
 def checkpoint_folder(checkpoint: Location) -> Folder:
     """The folder of the checkpoint."""
     if not isinstance(checkpoint, str | os.PathLike):
-        raise OptionError(f"checkpoint={checkpoint!r} must be the path, or the URI, of a folder.")
+        raise OptionError(f"checkpoint is a {type(checkpoint).__name__}; it must be the path, or the URI, of a folder.")
     return Folder.at(checkpoint)

@@ -94,16 +94,17 @@ class TableSink:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        place = self.table if self.path is None else without_secrets(self.path)
+        place = without_secrets(self.table if self.path is None else self.path)
         # The values of options may be keys and passwords.
         return f"TableSink({place!r}, format={self.format!r}, options={sorted(self.options)})"
 
     def __post_init__(self) -> None:
         """Check that there is one place to write to."""
         if (self.table is None) == (self.path is None):
-            path = None if self.path is None else without_secrets(self.path)
+            given = (self.table, self.path)
+            table, path = (None if one is None else without_secrets(one) for one in given)
             raise OptionError(
-                f"TableSink has table={self.table!r} and path={path!r}; give one of them."
+                f"TableSink has table={table!r} and path={path!r}; give one of them."
             )
 
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:
@@ -129,6 +130,11 @@ class CallableSink:
 
     function: Write
 
+    def __repr__(self) -> str:
+        # Not the function's own text: that of a partial shows the arguments, of a method its object.
+        kind = type(self.function).__name__
+        return f"CallableSink({getattr(self.function, '__qualname__', kind)})"
+
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:
         """Call the function."""
         self.function(frame, batch)
@@ -146,6 +152,6 @@ def sink_of(given: object, argument: str) -> Sink:
     if callable(given):
         return CallableSink(given)
     raise OptionError(
-        f"{argument}={given!r} is no sink. Give a path, ss.ParquetSink(…), ss.TableSink(…), or a "
+        f"{argument} is a {type(given).__name__}, which is no sink. Give a path, ss.ParquetSink(…), ss.TableSink(…), or a "
         "function of a DataFrame and a batch number that is idempotent by that number."
     )
