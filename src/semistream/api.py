@@ -7,7 +7,8 @@ Nothing below imports upwards. An engine is handed the planner of the cost model
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from semistream.algorithms.engine import Engine, fixed_engine
 from semistream.algorithms.options import check_engine
@@ -17,6 +18,8 @@ from semistream.budget import parse_memory
 from semistream.cost.auto import AutoPlanner
 from semistream.cost.retuning import Retuning, RetuningPlanner
 from semistream.errors import OptionError
+from semistream.matching.engine import MatchingEngine
+from semistream.matching.terms import Terms
 from semistream.metrics import Clock
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
@@ -33,6 +36,11 @@ def engine(
     how: str = "inner",
     algorithm: str = AUTO,
     columns: Sequence[str] | None = None,
+    where: Any = None,
+    valid: Sequence[str] | None = None,
+    as_of: Sequence[str] | None = None,
+    tolerance: Any = None,
+    preserve_order: bool = False,
     io: str = "buffered",
     retune: bool | Retuning = False,
     use_filter: bool | None = None,
@@ -46,10 +54,21 @@ def engine(
         on: the stream's key columns: a name, a list, or a dict from stream column to master key
             column.
         memory: the budget for everything, as bytes or "64MB".
-        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
+        how: "inner"; "left" to keep stream tuples that are unmatched, with nulls; "semi" for the
+            stream tuples that have a master row, each once, "anti" for those that have none, both
+            without columns of the master.
         algorithm: one of `ALGORITHMS`, or "auto": then the cost model chooses it and its sizes
             when the first batch shows the stream, and `Engine.plan` says why.
         columns: the master's columns to add, by default all but its key.
+        where: a condition on stream tuple and master row beside equal keys: SQL over the columns
+            of both sides, or a `pyarrow.compute` expression. A tuple is matched only if a row
+            passes.
+        valid: the stream's time column, and the master's two columns from when to when (not
+            included; null for open) a row is valid: a tuple has the row that is valid at its time.
+        as_of: the stream's time column, and the master's from when on a row counts: a tuple has
+            the latest row that is not after it.
+        tolerance: how much older the row of `as_of` may be: a timedelta, "10m", or a number.
+        preserve_order: whether results come in the order of the stream.
         io: "buffered" to search pages that the operating system holds where they lie, and to read
             the others through its cache; "unmapped" to copy all of them, for filesystems on which
             mapping files into memory is not safe; "direct" to bypass the cache of a local disk.
@@ -67,6 +86,44 @@ def engine(
     """
     if not isinstance(retune, bool | Retuning):
         raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
+    terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
+
+    def made(
+        algorithm: str, on: On, columns: Sequence[str] | None, memory: int | str, how: str = "inner"
+    ) -> Engine:
+        return _pair_engine(
+            master, on, memory, how, algorithm, columns, io, retune, use_filter, clock, options
+        )
+
+    if terms.is_plain:
+        return made(algorithm, on, columns, memory, how)
+    check_engine(master, on, "inner", algorithm, io, use_filter, options)
+    return MatchingEngine(
+        master,
+        terms,
+        made,
+        algorithm=algorithm,
+        on=on,
+        memory=parse_memory(memory),
+        columns=columns,
+        clock=clock,
+    )
+
+
+def _pair_engine(
+    master: MasterTable,
+    on: On,
+    memory: int | str,
+    how: str,
+    algorithm: str,
+    columns: Sequence[str] | None,
+    io: str,
+    retune: bool | Retuning,
+    use_filter: bool | None,
+    clock: Clock,
+    options: Mapping[str, int | str],
+) -> Engine:
+    """An engine of the papers, for equal keys and nothing else."""
     if algorithm != AUTO and not retune:
         return fixed_engine(
             master,

@@ -12,6 +12,7 @@ __all__ = [
     "ColumnClashError",
     "ConservationError",
     "CorruptPageError",
+    "HistoryError",
     "InternalError",
     "JavaError",
     "KeyColumnError",
@@ -42,7 +43,15 @@ class SemistreamError(Exception):
 
 
 class BudgetError(SemistreamError):
-    """The memory budget is below the minimum, or a tuple is larger than its part can hold."""
+    """The memory budget is below the minimum, or a tuple is larger than its part can hold.
+
+    `least` is the minimum, if it is known.
+    """
+
+    def __init__(self, *text: object, least: int | None = None) -> None:
+        """An error with a message."""
+        super().__init__(*text)
+        self.least = least
 
 
 class RateError(SemistreamError):
@@ -75,6 +84,10 @@ class MasterFormatError(SemistreamError):
 
 class CorruptPageError(SemistreamError):
     """A page cannot be read back as it was written; the message names file and page."""
+
+
+class HistoryError(SemistreamError):
+    """Two master rows of a key count at the same time; the message names the key."""
 
 
 class UnknownAlgorithmError(SemistreamError):

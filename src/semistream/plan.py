@@ -81,6 +81,8 @@ class JoinPlan:
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """With these options an engine of this algorithm and memory has these sizes."""
     expected: Expectation | None = field(default=None, compare=False)
+    notes: tuple[str, ...] = ()
+    """What is done besides, in words."""
 
     @property
     def pinned_in_disk_buffer(self) -> int:
@@ -95,6 +97,7 @@ class JoinPlan:
     def explain(self) -> str:
         """The sizes as text, one part a line, and what is expected."""
         lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self._sizes())}"]
+        lines += [f"  {note}" for note in self.notes]
         lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
         if self.expected is not None:
             lines += self.expected.lines(self.memory)

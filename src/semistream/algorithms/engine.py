@@ -45,6 +45,20 @@ Stream: TypeAlias = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]
 _Item = TypeVar("_Item")
 
 
+def batches_of(stream: Stream) -> Iterable[pa.RecordBatch]:
+    """The record batches of a stream, whatever it is given as."""
+    if isinstance(stream, pa.RecordBatch):
+        return [stream]
+    if isinstance(stream, pa.Table):
+        return list(stream.to_batches())
+    if not isinstance(stream, Iterable):
+        raise OptionError(
+            f"The stream is a {type(stream).__name__}; it must be an iterable of record "
+            "batches, a pa.Table or a pa.RecordBatchReader."
+        )
+    return stream
+
+
 class _Built(NamedTuple):
     """The parts of a run, and how wide the tuples were that they were sized by."""
 
@@ -129,16 +143,7 @@ class Engine:
         the first and, above all, what its front stage has learned; `close` lets go of them.
         """
         self._refuse_second_run()
-        if isinstance(batches, pa.RecordBatch):
-            batches = [batches]
-        if isinstance(batches, pa.Table):
-            batches = batches.to_batches()
-        if not isinstance(batches, Iterable):
-            raise OptionError(
-                f"The stream is a {type(batches).__name__}; it must be an iterable of record "
-                "batches, a pa.Table or a pa.RecordBatchReader."
-            )
-        return self._run(iter(batches))
+        return self._run(iter(batches_of(batches)))
 
     def run_timed(
         self,

@@ -134,7 +134,8 @@ class Sizing:
             f"memory={memory:,} bytes is too little for {self._needs.algorithm} on this master: "
             f"the least is {least:,} bytes. Give more memory"
             + (", or drop the options that fix sizes." if options else ".")
-            + self._filter_advice()
+            + self._filter_advice(),
+            least=least,
         )
 
     def plan_or_none(self, memory: int, options: Mapping[str, Any]) -> JoinPlan | None:

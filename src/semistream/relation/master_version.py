@@ -104,6 +104,11 @@ class MasterVersion:
         return self._manifest.code_column
 
     @property
+    def valid(self) -> tuple[str, str] | None:
+        """The columns from when to when a row is valid, if they were checked for overlaps."""
+        return self._manifest.valid
+
+    @property
     def layout(self) -> str:
         """The order of the rows: "key" or "given"."""
         return self._manifest.layout

@@ -109,6 +109,8 @@ class Manifest:
     """The files that the `file` column of the locator's index numbers; for layout "given"."""
     locator_starts: tuple[int, ...] = ()
     """As `shard_starts`, for the locator's pages."""
+    valid: tuple[str, str] | None = None
+    """The columns from when to when a row is valid; no two rows of a key are at the same time."""
     operation: str = "build"
     """What made the version, for people to read."""
     created: str = field(default_factory=now)
@@ -199,6 +201,9 @@ def commit_manifest(storage: Storage, manifest: Manifest) -> None:
     """Make the version visible at once; `MasterExistsError` if its number is taken."""
     _check_there(storage, manifest)
     content = asdict(manifest)
+    if manifest.valid is None:
+        # So that older readers, which do not know of it, read all other master tables.
+        del content["valid"]
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, sort_keys=True)
     try:
         storage.publish(manifest_name(manifest.version), text.encode(), manifest.build_id)
@@ -272,6 +277,7 @@ def _from_content(content: dict[str, Any]) -> Manifest:
         content[name] = tuple(content[name])
     for name in ("page_files", "locator_files"):
         content[name] = tuple(StoredFile(**entry) for entry in content[name])
+    content["valid"] = tuple(content["valid"]) if "valid" in content else None
     stored = {role: StoredFile(**entry) for role, entry in content.pop("files").items()}
     return Manifest(**content, files=stored)
 

@@ -69,16 +69,18 @@ _TYPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "operation": (_is_text, "a text"),
     "created": (_is_text, "a text"),
     "build_id": (_is_text, "a text"),
+    "valid": (lambda v: _is_list(v, _is_text) and len(v) == 2, "a list of two names"),
 }
+_OPTIONAL: Final = {"valid"}
 
 
 def manifest_fault(content: Mapping[str, Any], version: int) -> str | None:
     """What is wrong with the fields of the manifest of this version; None if nothing is."""
-    missing = sorted(_TYPES.keys() - content.keys())
+    missing = sorted(_TYPES.keys() - content.keys() - _OPTIONAL)
     if missing:
         return f"it has no {', '.join(missing)}"
     for name, (fits, what) in _TYPES.items():
-        if not fits(content[name]):
+        if name in content and not fits(content[name]):
             return f"its {name} must be {what}, and is {_short(content[name])}"
     if content["version"] != version:
         return f"it is that of version {content['version']}, by another name"
@@ -93,6 +95,8 @@ def _schema_fault(content: Mapping[str, Any]) -> str | None:
     except (pa.ArrowException, OSError, ValueError) as error:
         return f"its schema cannot be read ({error})"
     key, code = content["key"], content["code_column"]
+    if not {*content.get("valid", ())} <= {*schema.names}:
+        return f"its valid is {content['valid']}, and its columns are {', '.join(schema.names)}"
     names = schema.names if code is None else schema.names[:-1]
     if len(set(schema.names)) != len(schema.names) or not key or not {*key} <= {*names}:
         return f"its key is {', '.join(key)}, and its columns are {', '.join(schema.names)}"

@@ -1,0 +1,202 @@
+"""SQL predicates: parsed as Spark does, and refused where Arrow would give another answer.
+
+sqlglot parses the text, once, where the join is called; the tree that comes of it is made of plain
+values, so whoever evaluates it needs no parser. docs/joins.md lists what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from semistream.errors import OptionError
+from semistream.matching.condition import BoundCondition, Columns
+from semistream.matching.tree import Node, bound
+
+__all__ = ["parsed"]
+
+_TWO: Final[Mapping[type[Any], str]] = {
+    exp.And: "and",
+    exp.Or: "or",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.NullSafeNEQ: "is distinct from",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+}
+_ONE: Final[Mapping[type[Any], str]] = {
+    exp.Not: "not",
+    exp.Neg: "negative",
+    exp.Abs: "abs",
+    exp.Length: "length",
+    exp.IsNan: "isnan",
+}
+_TYPED: Final = {"DATE": "date", "TIMESTAMPTZ": "timestamp", "TIMESTAMPNTZ": "timestamp_ntz"}
+"""Literals with the name of a type before them."""
+_SUFFIXED: Final = {"BIGINT": "bigint", "DOUBLE": "double"}
+"""Numbers with a letter behind them: 10L, 2.5D."""
+_ADVICE: Final = (
+    "Use columns, literals, =, <>, <, <=, >, >=, <=>, and, or, not, is null, is true, between, in "
+    "(literals), like, +, -, *, coalesce, abs, length and isnan; compute anything else in the "
+    "stream, before the join."
+)
+
+
+@dataclass(frozen=True)
+class SqlCondition:
+    """A predicate, as text and as a tree."""
+
+    text: str
+    tree: Node = field(compare=False)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+    def bind(self, columns: Columns) -> BoundCondition:
+        """The condition for these columns; `OptionError` if types do not go together."""
+        return bound(self.tree, columns)
+
+
+def parsed(text: str) -> SqlCondition:
+    """The predicate of a text; `OptionError` if it is none, or has what is not allowed."""
+    try:
+        trees = sqlglot.parse(text, read="spark")
+    except SqlglotError as error:
+        raise OptionError(f"where={text!r} is not SQL that can be read: {error}. Mend it.") from error
+    if len(trees) != 1 or trees[0] is None:
+        raise OptionError(f"where={text!r} must be one SQL predicate. Give one.")
+    return SqlCondition(text, _node(trees[0]))
+
+
+def _node(given: Any) -> Node:
+    kind = type(given)
+    if kind in _TWO:
+        _check_args(given, "this", "expression")
+        return Node(_TWO[kind], (_node(given.this), _node(given.expression)))
+    if kind in _ONE:
+        _check_args(given, "this")
+        return Node(_ONE[kind], (_node(given.this),))
+    special = _SPECIAL.get(kind)
+    if special is None:
+        raise _refused(given)
+    return special(given)
+
+
+def _refused(given: Any) -> OptionError:
+    return OptionError(
+        f"The condition has {given.sql(dialect='spark')!r}, which cannot be evaluated just as "
+        f"Spark would. {_ADVICE}"
+    )
+
+
+def _check_args(given: Any, *known: str) -> None:
+    """Raise if something was parsed that would be ignored."""
+    if any(value for name, value in given.args.items() if name not in known):
+        raise _refused(given)
+
+
+def _column(given: Any) -> Node:
+    _check_args(given, "this", "table")
+    side = str(given.table).lower()
+    if side not in ("", "stream", "master"):
+        raise OptionError(
+            f"The condition names {given.sql(dialect='spark')!r}. Name a column, or "
+            "stream.column or master.column."
+        )
+    return Node("column", text=given.name, side=side)
+
+
+def _literal(given: Any) -> Node:
+    _check_args(given, "this", "is_string")
+    if given.is_string:
+        return Node("string", text=given.this)
+    text = str(given.this).lower()
+    kind = "double" if "e" in text else "decimal" if "." in text else "integer"
+    return Node(kind, text=text)
+
+
+def _cast(given: Any) -> Node:
+    """DATE '…', TIMESTAMP '…', and numbers with a suffix."""
+    _check_args(given, "this", "to", "_type")
+    inner, wanted = given.this, given.to.this.name
+    if isinstance(inner, exp.Literal) and not given.to.expressions:
+        if inner.is_string and wanted in _TYPED:
+            return Node(_TYPED[wanted], text=inner.this)
+        if not inner.is_string and wanted in _SUFFIXED:
+            return Node(_SUFFIXED[wanted], text=str(inner.this))
+    raise _refused(given)
+
+
+def _is(given: Any) -> Node:
+    _check_args(given, "this", "expression")
+    value = given.expression
+    if isinstance(value, exp.Null):
+        return Node("is null", (_node(given.this),))
+    if isinstance(value, exp.Boolean):
+        return Node("is true" if value.this else "is false", (_node(given.this),))
+    raise _refused(given)
+
+
+def _between(given: Any) -> Node:
+    _check_args(given, "this", "low", "high")
+    value = _node(given.this)
+    low = Node(">=", (value, _node(given.args["low"])))
+    return Node("and", (low, Node("<=", (value, _node(given.args["high"])))))
+
+
+def _in(given: Any) -> Node:
+    _check_args(given, "this", "expressions")
+    value, tests = _node(given.this), [_node(each) for each in given.expressions]
+    if not tests:
+        raise _refused(given)
+    found = Node("=", (value, tests[0]))
+    for test in tests[1:]:
+        found = Node("or", (found, Node("=", (value, test))))
+    return found
+
+
+def _like(given: Any) -> Node:
+    _check_args(given, "this", "expression", "negate")
+    pattern = given.expression
+    if not isinstance(pattern, exp.Literal) or not pattern.is_string:
+        raise _refused(given)
+    found = Node("like", (_node(given.this),), text=pattern.this)
+    return Node("not", (found,)) if given.args.get("negate") else found
+
+
+def _coalesce(given: Any) -> Node:
+    _check_args(given, "this", "expressions")
+    return Node("coalesce", (_node(given.this), *map(_node, given.expressions)))
+
+
+def _paren(given: Any) -> Node:
+    _check_args(given, "this")
+    return _node(given.this)
+
+
+_SPECIAL: Final[Mapping[type[Any], Callable[[Any], Node]]] = {
+    exp.Column: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda given: Node("boolean", text=str(bool(given.this))),
+    exp.Null: lambda given: Node("null"),
+    exp.Paren: _paren,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+    exp.Is: _is,
+    exp.Between: _between,
+    exp.In: _in,
+    exp.Like: _like,
+    exp.Coalesce: _coalesce,
+}
