@@ -23,6 +23,7 @@ from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
+from semistream.relation.key_table import key_table
 
 if TYPE_CHECKING:
     from semistream.spark.join import join
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
+    from semistream.spark.transformations.surrogates import surrogate_keys
 
 __version__ = "0.1.0"
 
@@ -66,10 +68,12 @@ __all__ = [
     "errors",
     "estimate_skew",
     "join",
+    "key_table",
     "local_session",
     "pinned_versions",
     "plan",
     "register_source",
+    "surrogate_keys",
 ]
 
 _ON_SPARK = {
@@ -84,6 +88,7 @@ _ON_SPARK = {
     "join": "semistream.spark.join",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",
+    "surrogate_keys": "semistream.spark.transformations.surrogates",
 }
 
 

@@ -160,6 +160,15 @@ def test_an_index_has_the_columns_described(
         assert len(message) <= (manifest["page_bytes"] if role == "index" else 16_384)
 
 
+def test_a_key_table_has_its_mark_in_the_schema(tmp_path: Path) -> None:
+    (described,) = tables("Key tables")
+    ss.key_table(tmp_path / "keys", key={"id": "string"}, surrogate="k", first=40)
+    manifest = json.loads((tmp_path / "keys/versions/00000001.json").read_text())
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest["schema"])))
+    found = {key.decode(): value.decode() for key, value in schema.metadata.items()}
+    assert found == dict(zip(described, ["k", "40"], strict=True))
+
+
 def test_the_pages_are_those_of_the_index(folder: Path, manifest: dict[str, Any]) -> None:
     (stored,) = manifest["page_files"]
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest["schema"])))

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.errors import KeyColumnError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.build import keyed_rows
 from semistream.relation.columns import ArrowData, SparkFrame, as_table, stored_table
+from semistream.relation.surrogates import raised
 
 __all__ = ["Change", "KeyData", "deletion", "upsertion"]
 
@@ -38,24 +40,34 @@ class Change:
     """The codes of the rows that are added."""
     rows_without_key: int
     operation: str
+    schema: pa.Schema | None = None
+    """The stored schema of the next version, if it is another one; only metadata may differ."""
 
-    def goes(self, keys: Sequence[pa.Array], codes: Codes) -> NDArray[np.bool_]:
-        """Which stored rows are removed, given their key columns and codes."""
+    def pairs(
+        self, keys: Sequence[pa.Array], codes: Codes
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Pairs of a stored row and a key in `gone` that is its key.
+
+        The rows are given by their key columns and codes.
+        """
         low = np.searchsorted(self.gone_codes, codes, side="left")
-        high = np.searchsorted(self.gone_codes, codes, side="right")
-        if self.codec.exact:
-            return np.asarray(high > low)
-        # Compare the true keys of every pair with equal codes.
-        counts = high - low
+        counts = np.searchsorted(self.gone_codes, codes, side="right") - low
         row = np.repeat(np.arange(len(codes)), counts)
         before = np.cumsum(counts) - counts
         other = np.arange(len(row)) - np.repeat(before - low, counts)
+        if self.codec.exact:
+            return row, other
+        # Equal codes are only candidates: compare the true keys.
         same = self.codec.equal(
-            [column.take(pa.array(row)) for column in keys],
-            [column.take(pa.array(other)) for column in self.gone],
+            [column.take(to_arrow(row)) for column in keys],
+            [column.take(to_arrow(other)) for column in self.gone],
         )
+        return row[same], other[same]
+
+    def goes(self, keys: Sequence[pa.Array], codes: Codes) -> NDArray[np.bool_]:
+        """Which stored rows are removed, given their key columns and codes."""
         goes = np.zeros(len(codes), np.bool_)
-        goes[row[same]] = True
+        goes[self.pairs(keys, codes)[0]] = True
         return goes
 
 
@@ -77,7 +89,7 @@ def upsertion(
         table = table.append_column(schema.field(hidden), pa.array(codes))
     rows = pa.table(table.columns, schema=schema)
     text = f"upsert {_keys(len(gone_codes))}"
-    return Change(codec, gone, gone_codes, rows, codes, without_key, text)
+    return Change(codec, gone, gone_codes, rows, codes, without_key, text, raised(schema, rows))
 
 
 def deletion(keys: KeyData, codec: KeyCodec, key: Sequence[str], schema: pa.Schema) -> Change:

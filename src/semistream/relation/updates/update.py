@@ -28,6 +28,7 @@ from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import (
     Manifest,
     StoredFile,
+    encode_schema,
     newest_version,
     now,
     store,
@@ -100,6 +101,7 @@ def _next_manifest(
         widest_row=max(base.widest_row, 0 if written is None else written.widest_row),
         page_files=(*base.page_files, *new),
         shard_starts=result.shard_starts,
+        schema=base.schema if change.schema is None else encode_schema(change.schema),
     )
 
 

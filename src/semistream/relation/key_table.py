@@ -1,0 +1,322 @@
+"""Key tables: source key → surrogate, each number given once.
+
+    row      (source, source key …) → surrogate
+    mark     which column has the surrogates, and the next number (see `surrogates`)
+
+A key table is a master table. New keys are committed as its next version, together with the next
+number. The commit of version n + 1 succeeds for one writer only: every other one finds that it was
+late, looks its keys up in n + 1, and numbers only those that are still unknown. So a key has one
+surrogate, and a surrogate one key, whoever asks, how often, and wherever a process dies.
+
+The table is the one in Figure 1 of Polyzotis et al., "Supporting Streaming Updates in an Active
+Data Warehouse", ICDE 2007.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from semistream.arrow_arrays import to_arrow, to_numpy
+from semistream.errors import (
+    KeyColumnError,
+    KeyTypeError,
+    MasterExistsError,
+    OptionError,
+    SemistreamError,
+)
+from semistream.keys import Codes, KeyCodec
+from semistream.relation.master_table import MasterTable
+from semistream.relation.storage import Location, storage_at
+from semistream.relation.stored_rows import key_columns, pages_of, row_codes
+from semistream.relation.surrogates import Surrogates, marked, surrogates_of
+from semistream.relation.updates.change import Change, upsertion
+from semistream.relation.updates.placement import Placement
+from semistream.relation.updates.update import update
+
+__all__ = ["assigned", "key_table", "surrogates_in"]
+
+Numbers = NDArray[np.int64]
+
+_PAGE_BYTES: Final = 16384
+"""New keys fall into pages all over the table, and each rewrites its page: small ones cost less."""
+_MOST_ATTEMPTS, _MOST_IN_VAIN = 1000, 20
+"""How often a writer tries to commit: in all, and without any other having been first."""
+_LONGEST_PAUSE: Final = 2.0
+_LONGEST_TURN: Final = 10.0
+"""How long a process waits for another one of this machine that is committing, in seconds."""
+_TIDY_EVERY: Final = 64
+"""Every so many versions, old ones are removed."""
+_MOST_FILES: Final = 64
+"""A table with more page files is packed into one, unless it has far more pages than that."""
+_OPERATION: Final = "assign"
+
+
+def key_table(
+    path: Location,
+    *,
+    key: Mapping[str, pa.DataType | str],
+    surrogate: str,
+    first: int = 1,
+    page_bytes: int = _PAGE_BYTES,
+) -> MasterTable:
+    """Open the key table at a path; if there is none, make one without keys.
+
+    Args:
+        path: the folder: a local path, or a URI that pyarrow opens.
+        key: the columns of the source key and their Arrow types, as `pyarrow.int64()` or
+            "int64". With several sources, one of the columns says which: {"source": "string",
+            "product": "string"}.
+        surrogate: the column with the surrogates, whole numbers of 64 bits.
+        first: the first number to give.
+        page_bytes: the most bytes of a page. New keys rewrite the pages that they go to.
+    """
+    schema = _schema(key, surrogate, first)
+    # Of two that make it at the same time, one finds that of the other.
+    with contextlib.suppress(MasterExistsError):
+        return MasterTable.from_arrow(
+            schema.empty_table(), path, key=list(key), page_bytes=page_bytes
+        )
+    table = MasterTable.open(path)
+    surrogates_in(table)
+    if table.key != tuple(key) or not table.schema.equals(schema):
+        raise OptionError(
+            f"{table.path} is a key table with key {list(table.key)} and the columns "
+            f"{_shown(table.schema)}, not {_shown(schema)}. Open it as it is, or make another."
+        )
+    return table
+
+
+def surrogates_in(table: MasterTable) -> Surrogates:
+    """Which column of a key table has the surrogates; `OptionError` if it is not a key table."""
+    found = surrogates_of(table.stored_schema)
+    if found is None:
+        raise OptionError(
+            f"{table.path} is not a key table: nothing says which number is the next. Make one "
+            "with ss.key_table(path, key={…}, surrogate=…)."
+        )
+    if set(table.schema.names) != {*table.key, found.column}:
+        raise OptionError(
+            f"The key table {table.path} has the columns {_shown(table.schema)}. It may have only "
+            f"the key {list(table.key)} and the surrogate {found.column!r}: new keys come without "
+            "anything else."
+        )
+    return found
+
+
+def assigned(
+    path: Location, keys: Sequence[pa.Array], names: Sequence[str], keep: float | None = None
+) -> Numbers:
+    """The surrogate of each key; a key that has none gets one, committed before this returns.
+
+    `keys` are the columns of the key in the table's order, without nulls; `names` is what
+    messages call them. Versions that were made here are removed when they are older than `keep`
+    seconds; None keeps all. `MasterExistsError` if no other writer is making progress either.
+    """
+    newest, in_vain = 0, 0
+    for attempt in range(_MOST_ATTEMPTS):
+        with _turn(path):
+            table = MasterTable.open(path)
+            in_vain = in_vain + 1 if table.version == newest else 0
+            newest = table.version
+            wanted = _Wanted.of(table.codec, keys, names)
+            numbers, is_known = wanted.look_up(table)
+            if is_known.all():
+                return numbers[wanted.key_of]
+            unknown = wanted.by_arrival(np.flatnonzero(~is_known))
+            begin = surrogates_in(table).next
+            numbers[unknown] = np.arange(begin, begin + len(unknown))
+            try:
+                version = _commit(table, wanted, unknown, numbers[unknown], may_pack=not attempt)
+            except MasterExistsError:
+                if in_vain >= _MOST_IN_VAIN:
+                    raise
+            else:
+                if keep is not None and version % _TIDY_EVERY == 0:
+                    _tidy(table, keep)
+                return numbers[wanted.key_of]
+        time.sleep(random.uniform(0.0, min(0.005 * 2.0 ** min(attempt, 20), _LONGEST_PAUSE)))
+    raise MasterExistsError(
+        f"{_MOST_ATTEMPTS} times, another writer was first to commit new keys to "
+        f"{storage_at(path).path}. Let fewer "
+        "tasks assign keys at the same time."
+    )
+
+
+class _Wanted(NamedTuple):
+    """The keys that are asked for, each once, in code order."""
+
+    codec: KeyCodec
+    columns: list[pa.Array]
+    codes: Codes
+    key_of: Numbers
+    """For each row asked for, the number of its key."""
+    first: Numbers
+    """For each key, the first row that asks for it."""
+
+    @classmethod
+    def of(cls, codec: KeyCodec, columns: Sequence[pa.Array], names: Sequence[str]) -> _Wanted:
+        """The distinct keys of some rows; `KeyTypeError` if the table cannot hold one."""
+        aligned = codec.align(columns, names)
+        codes, valid = codec.codes(aligned)
+        if valid is not None and not valid.all():
+            row = int(np.flatnonzero(~valid)[0])
+            key = {name: column[row].as_py() for name, column in zip(names, columns, strict=True)}
+            types = ", ".join(str(field.type) for field in codec.fields)
+            raise KeyTypeError(
+                f"The key {key} does not fit into the key table, whose types are {types}. Make a "
+                "key table with wider types, or cast the key."
+            )
+        _, first, key_of = np.unique(
+            _key_numbers(codec, aligned, codes), return_index=True, return_inverse=True
+        )
+        order = np.argsort(codes[first], kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        first = first[order]
+        distinct = [column.take(to_arrow(first)) for column in aligned]
+        return cls(codec, distinct, codes[first], place[key_of], first)
+
+    def by_arrival(self, keys: Numbers) -> Numbers:
+        """The numbers of some keys, in the order in which the keys came."""
+        return keys[np.argsort(self.first[keys], kind="stable")]
+
+    def look_up(self, table: MasterTable) -> tuple[Numbers, NDArray[np.bool_]]:
+        """The surrogate of each key, and whether the table has it."""
+        numbers = np.zeros(len(self.codes), np.int64)
+        is_known = np.zeros(len(self.codes), np.bool_)
+        column = surrogates_in(table).column
+        nothing = table.stored_schema.empty_table()
+        no_codes = np.empty(0, np.int64)
+        keys = Change(self.codec, self.columns, self.codes, nothing, no_codes, 0, "")
+        placement = Placement(table, keys, everything=False)
+        with table.reader() as reader:
+            for plan in placement.plans:
+                for _, page in pages_of(reader, plan.touched):
+                    rows, key = keys.pairs(key_columns(table, page), row_codes(table, page))
+                    numbers[key] = to_numpy(page.column(column))[rows]
+                    is_known[key] = True
+        return numbers, is_known
+
+
+def _key_numbers(codec: KeyCodec, columns: Sequence[pa.Array], codes: Codes) -> Numbers:
+    """A number for each row, the same for equal keys only."""
+    if codec.exact or len(codes) < 2:
+        return codes
+    order = np.argsort(codes, kind="stable")
+    one, next_one = order[:-1], order[1:]
+    same_code = codes[one] == codes[next_one]
+    left, right = to_arrow(one), to_arrow(next_one)
+    is_same = codec.equal([c.take(left) for c in columns], [c.take(right) for c in columns])
+    shared = np.unique(codes[one[same_code & ~is_same]])
+    numbers = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    # Different keys that share a code are very rare, so Python may tell them apart.
+    rows = np.flatnonzero(np.isin(codes, shared))
+    known: dict[tuple[object, ...], int] = {}
+    some = [column.take(to_arrow(rows)).to_pylist() for column in columns]
+    for row, key in zip(rows.tolist(), zip(*some, strict=True), strict=True):
+        numbers[row] = len(codes) + known.setdefault(key, len(known))
+    return numbers
+
+
+def _commit(
+    table: MasterTable, wanted: _Wanted, rows: Numbers, numbers: Numbers, may_pack: bool
+) -> int:
+    """Commit new keys and their numbers as the version after the table's."""
+    chosen = to_arrow(rows)
+    columns = dict(zip(table.key, (c.take(chosen) for c in wanted.columns), strict=True))
+    columns[surrogates_in(table).column] = to_arrow(numbers)
+    change = upsertion(
+        pa.table(columns), table.codec, table.key, table.stored_schema, table.code_column
+    )
+    count = "1 key" if len(rows) == 1 else f"{len(rows):,} keys"
+    change = replace(change, operation=f"{_OPERATION} {count}")
+    # Packing rewrites all pages. A commit pays for 64 of them, so large tables are packed rarely.
+    files = len(table.manifest.page_files)
+    pack = may_pack and files >= max(_MOST_FILES, table.page_count // _MOST_FILES)
+    return update(table, change, everything=pack)
+
+
+def _tidy(table: MasterTable, keep: float) -> None:
+    """Remove versions that assigning made and that are older than `keep` seconds."""
+    old = time.time() - keep
+    # What is left now, the next vacuum removes.
+    with contextlib.suppress(OSError, SemistreamError):
+        pinned = [
+            one.version
+            for one in table.history()
+            if not one.operation.startswith(_OPERATION)
+            or datetime.fromisoformat(one.created).timestamp() > old
+        ]
+        table.vacuum(pinned=pinned, grace_seconds=max(keep, 3600.0))
+
+
+@contextlib.contextmanager
+def _turn(path: Location) -> Iterator[None]:
+    """Let the processes of this machine commit one after the other.
+
+    It only spares them work that would be in vain. Who waits too long, or cannot have the lock
+    file, goes on without.
+    """
+    name = hashlib.sha256(os.fsencode(os.fspath(path))).hexdigest()[:16]
+    file = os.path.join(tempfile.gettempdir(), f"semistream-{os.getuid()}-{name}.lock")
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        until = time.monotonic() + _LONGEST_TURN
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(random.uniform(0.001, 0.01))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:
+    given: object = key
+    column: object = surrogate
+    if not isinstance(given, Mapping) or not given:
+        raise KeyColumnError(
+            f"key={key!r} must be a dict from key column to its Arrow type, such as "
+            '{"source": "string", "product": "int64"}.'
+        )
+    if not isinstance(column, str) or column in key:
+        raise OptionError(f"surrogate={surrogate!r} must be the name of a column beside the key.")
+    if type(first) is not int or not -(2**63) <= first < 2**63:
+        raise OptionError(f"first={first!r} must be a whole number of 64 bits.")
+    fields = [pa.field(name, _type(name, kind)) for name, kind in key.items()]
+    fields.append(pa.field(surrogate, pa.int64(), nullable=False))
+    return marked(pa.schema(fields), surrogate, first)
+
+
+def _type(name: str, kind: pa.DataType | str) -> pa.DataType:
+    try:
+        return pa.type_for_alias(kind) if isinstance(kind, str) else pa.field(name, kind).type
+    except (TypeError, ValueError) as error:
+        raise KeyTypeError(
+            f"Key column {name!r} has the type {kind!r}, which Arrow does not know. Give one of "
+            'its types, such as pyarrow.int64(), or its name, such as "int64".'
+        ) from error
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

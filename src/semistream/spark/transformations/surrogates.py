@@ -1,0 +1,150 @@
+"""`surrogate_keys`: the warehouse's key in place of the source's, as one `mapInArrow`.
+
+    tuples ─► look-up in the newest version ─┬─ known ──────────────────► out
+                                             └─ unknown ─► a piece ─► commit ─► out
+
+A task commits the keys that it finds unknown itself, before it hands on any tuple with such a key.
+So whatever stops it afterwards, it finds them when it runs again; and a copy of it that runs at the
+same time, or another query, finds them too. See `semistream.relation.key_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from semistream.arrow_arrays import to_arrow, to_numpy
+from semistream.budget import parse_memory
+from semistream.errors import BudgetError, OptionError
+from semistream.parts.join_shape import On
+from semistream.relation import MasterTable
+from semistream.relation.key_table import assigned, surrogates_in
+from semistream.spark.join import JoinTask, join_task
+
+__all__ = ["KeyTask", "surrogate_keys"]
+
+_LOOK_UP_SHARE: Final = 2
+_PIECE_SHARE: Final = 8
+"""Of the memory, 1/2 is for the look-up, and 1/8 for tuples with unknown keys. The rest is for what
+numbering a piece of them takes: copies of their keys, codes, and pages of the key table."""
+
+
+def surrogate_keys(
+    df: DataFrame,
+    keys: MasterTable,
+    *,
+    on: On,
+    memory: int | str = "64MB",
+    io: str = "buffered",
+    keep: float | None = 3600.0,
+) -> DataFrame:
+    """Add the surrogate of each tuple's source key; an unknown key gets a new one, exactly once.
+
+    The result has the columns of `df` and the key table's surrogate. It is a stream if `df` is
+    one. Rows come in no particular order. If any column of a key is null, the surrogate is null.
+
+    Each task looks its tuples up in the version that is the newest when it starts. It commits the
+    keys that it does not find as a new version, before any tuple with such a key goes out. A key
+    has the same surrogate for ever, so a task, a batch or a query that runs again gives the same
+    rows. Numbers rise, with gaps.
+
+    Args:
+        df: a batch or streaming DataFrame, of a classic or a Connect session.
+        keys: a key table, from `key_table`; every executor must be able to write to its path.
+        on: the key columns in `df`: a name, a list, or a dict from column to key table column.
+        memory: the budget of each task, as bytes or "64MB".
+        io: "buffered", "unmapped" or "direct", as in `engine`.
+        keep: versions of the key table that were made by assigning keys are removed after so many
+            seconds; None keeps them. Other versions stay until a vacuum.
+    """
+    table: object = keys
+    seconds: object = keep
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
+        raise OptionError(f"keep={keep!r} must be a number of seconds, or None.")
+    if not isinstance(table, MasterTable):
+        raise OptionError(f"keys is a {type(table).__name__}; it must be a key table.")
+    column = surrogates_in(keys).column
+    if keys.shard_count > 1 or keys.is_shard:
+        raise OptionError(f"{keys!r} is in shards. Make the key table without.")
+    size = parse_memory(memory)
+    try:
+        look_up, schema = join_task(
+            df,
+            keys,
+            on=on,
+            memory=size // _LOOK_UP_SHARE,
+            how="left",
+            columns=[column],
+            freshness="latest",
+            io=io,
+        )
+    except BudgetError as error:
+        error.add_note(f"The look-up has 1/{_LOOK_UP_SHARE} of memory={memory!r}.")
+        raise
+    stream = {master: column for column, master in look_up.on}
+    task = KeyTask(look_up, tuple(stream[name] for name in keys.key), size // _PIECE_SHARE, keep)
+    return df.mapInArrow(_operator(task), schema)
+
+
+@dataclass(frozen=True)
+class KeyTask:
+    """What each Spark task does: called with its batches, it gives those with surrogates."""
+
+    look_up: JoinTask
+    """A left join with the newest version; its last column is the surrogate."""
+    key: tuple[str, ...]
+    """The stream's key columns, in the key table's order."""
+    piece: int
+    """The bytes of tuples with unknown keys that are held before they are numbered."""
+    keep: float | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The tuples with their surrogates."""
+        held: list[pa.RecordBatch] = []
+        for rows in self.look_up(batches):
+            unknown = self._unknown(rows)
+            if not unknown.any():
+                yield rows
+                continue
+            held.append(rows.filter(to_arrow(unknown)))
+            if not unknown.all():
+                yield rows.filter(to_arrow(~unknown))
+            if sum(part.nbytes for part in held) > self.piece:
+                yield self._numbered(held)
+                held = []
+        if held:
+            yield self._numbered(held)
+
+    def _unknown(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which tuples have a key, but no surrogate."""
+        surrogate = rows.column(rows.num_columns - 1)
+        unknown: NDArray[np.bool_] = to_numpy(surrogate.is_null())
+        for name in self.key:
+            if rows.column(name).null_count:
+                unknown = unknown & to_numpy(rows.column(name).is_valid())
+        return unknown
+
+    def _numbered(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """The tuples with the surrogates of their keys, which have them now."""
+        rows = pa.concat_batches(parts)
+        columns = [rows.column(name) for name in self.key]
+        numbers = to_arrow(assigned(self.look_up.path, columns, self.key, self.keep))
+        return rows.set_column(rows.num_columns - 1, rows.schema.field(-1), numbers)
+
+
+def _operator(task: KeyTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The task as a function, under a name that Spark's UI shows.
+
+    Spark ships the function by value, but the task's class by reference to this module.
+    """
+
+    def semistream_surrogate_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    return semistream_surrogate_keys
