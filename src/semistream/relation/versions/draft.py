@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from types import TracebackType
 
+from semistream.crash_points import reached
 from semistream.relation.storage import Storage, unused_name
 from semistream.relation.versions.manifest import Manifest, commit_manifest, may_be_committed
 
@@ -24,6 +25,7 @@ class Draft:
 
     def __enter__(self) -> Draft:
         self._folders = self.storage.prepare()
+        reached("draft.begun")
         return self
 
     def __exit__(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.crash_points import reached
 from semistream.errors import (
     MasterExistsError,
     MasterFormatError,
@@ -192,6 +193,7 @@ def _listed(versions: Sequence[int]) -> str:
 def commit_manifest(storage: Storage, manifest: Manifest) -> None:
     """Make the version visible at once; `MasterExistsError` if its number is taken."""
     _check_there(storage, manifest)
+    reached("manifest.checked")
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, sort_keys=True)
     try:
@@ -202,6 +204,7 @@ def commit_manifest(storage: Storage, manifest: Manifest) -> None:
             "meanwhile. Nothing of this one is visible: open the newest version and run it again. "
             "If no other is running, vacuum() clears what a stopped one has left."
         ) from error
+    reached("manifest.published")
 
 
 def may_be_committed(storage: Storage, manifest: Manifest) -> bool:
