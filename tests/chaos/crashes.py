@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 import semistream as ss
 from semistream import crash_points
+from semistream.errors import SemistreamError
 from semistream.parts.learned import Learned
 from semistream.parts.shed_file import ShedFile
 from semistream.spark.learned_file import LearnedFile
@@ -406,7 +408,11 @@ CASES: Final[list[tuple[Case, str, str]]] = [
 def struck(rng: random.Random, folder: Path, number: int) -> Verdict:
     """Run the case of this number in `CASES`."""
     case, name, point = CASES[number]
-    verdict = case(rng, folder, name, point)
+    try:
+        verdict = case(rng, folder, name, point)
+    except SemistreamError:
+        # After a kill there is no reason for any error.
+        return Verdict(LOST, f"{name} {point} {traceback.format_exc(limit=-4)}")
     kind, _, more = verdict.kind.partition(": ")
     return Verdict(kind, f"{name} {point} {verdict.note} {more}", verdict.struck)
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.chaos import crashes, damage, forgery, fuzz, logs, object_store, shed, storage_faults
+from tests.chaos import (
+    crashes,
+    damage,
+    forgery,
+    fuzz,
+    logs,
+    object_store,
+    pipelines,
+    shed,
+    storage_faults,
+)
 from tests.chaos.attack import Attack
 
 ATTACKS: dict[str, Attack] = {
@@ -16,5 +26,6 @@ ATTACKS: dict[str, Attack] = {
         *storage_faults.ATTACKS,
         crashes.ATTACK,
         object_store.ATTACK,
+        *pipelines.ATTACKS,
     )
 }

@@ -190,9 +190,7 @@ class Operation(NamedTuple):
 class Shop:
     """A master table, with what each version must hold by a plain dict."""
 
-    def __init__(
-        self, path: Path | str, random: np.random.Generator, layout: str = "key"
-    ) -> None:
+    def __init__(self, path: Path | str, random: np.random.Generator, layout: str = "key") -> None:
         self.path, self.random, self.layout = path, random, layout
         self.versions: dict[int, Rows] = {}
         self._made = 0
@@ -238,9 +236,7 @@ def table(rows: Rows) -> pa.Table:
 def built(rows: Rows, path: Path | str, layout: str = "key") -> None:
     """Build a master table of the rows."""
     given = table(rows)
-    ss.MasterTable.from_arrow(
-        given, path, key="id", page_bytes=4096, filter_bits=8, layout=layout
-    )
+    ss.MasterTable.from_arrow(given, path, key="id", page_bytes=4096, filter_bits=8, layout=layout)
 
 
 def joined(
