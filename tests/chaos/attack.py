@@ -25,6 +25,8 @@ class Verdict:
 
     kind: str = FINE
     note: str = ""
+    struck: int = 1
+    """How many kills, faults, files or joins the case had."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Attack:
     case: Callable[[random.Random, Path], Verdict]
     per_child: int = 25
     """Cases that one child process runs."""
+    quick: bool = True
+    """Whether it takes turns in a run of a few minutes; others run only when they are named."""
 
 
 def case_random(seed: int, attack: str, number: int) -> random.Random:

@@ -39,7 +39,8 @@ def main() -> None:
             verdict = judged(attack, seed, number, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        print(json.dumps([number, verdict.kind, verdict.note]), flush=True)
+        told = [number, verdict.kind, verdict.note, verdict.struck]
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,4 +37,4 @@ def _case(rng: random.Random, folder: Path) -> Verdict:
     return Verdict(differs(rows_of(scene.ask(rng, folder / "r")), [*model.values()]), note)
 
 
-ATTACK = Attack("damaged master", _case)
+ATTACK = Attack("damaged master", _case, per_child=50)

@@ -133,4 +133,4 @@ def _add(model: dict[Any, list[Any]], rows: list[tuple[Any, ...]], width: int) -
             model.setdefault(row[:width], []).append(row)
 
 
-ATTACK = Attack("fuzz", _case)
+ATTACK = Attack("fuzz", _case, per_child=100)

@@ -44,6 +44,8 @@ class FaultyStore:
         self._lock = threading.Lock()
         self._listings: dict[str, deque[tuple[Any, list[bytes]]]] = {}
         self.kind, self.at, self.more, self.calls, self.struck = "", 0, 0, 0, 0
+        self.was_struck = False
+        """Whether a request of the last operation failed."""
         self._server = make_server("127.0.0.1", 0, self, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -123,15 +125,17 @@ def _case(rng: random.Random, folder: Path) -> Verdict:
         _stores.append(FaultyStore())
     store = _stores[0]
     shop = Shop(store.bucket(), np.random.default_rng(rng.getrandbits(64)))
+    struck = 0
     for _ in range(5):
         kind = rng.choice(KINDS)
         at, more = rng.randint(1, 40), rng.choice([0, 0, 1, 3])
         if kind == "lagging":
             at, more = 1, 1000
         verdict = _struck(shop, store, kind, at, more)
+        struck += store.was_struck
         if verdict != "ok":
             return judged(verdict)
-    return Verdict()
+    return Verdict(struck=struck)
 
 
 def _prepare() -> None:
@@ -150,6 +154,7 @@ def _struck(shop: Shop, store: FaultyStore, kind: str, at: int, more: int) -> st
         try:
             return ended(operation.perform, lambda: store.struck > 0)
         finally:
+            store.was_struck = store.struck > 0
             store.arm("", 0, 0)
 
     return tried(shop, run, f"{kind} at request {at}")

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.chaos import damage, forgery, fuzz, logs, object_store, shed, storage_faults
+from tests.chaos import (
+    crashes,
+    damage,
+    forgery,
+    fuzz,
+    logs,
+    object_store,
+    pipelines,
+    shed,
+    storage_faults,
+)
 from tests.chaos.attack import Attack
 
 ATTACKS: dict[str, Attack] = {
@@ -14,6 +24,8 @@ ATTACKS: dict[str, Attack] = {
         logs.ATTACK,
         fuzz.ATTACK,
         *storage_faults.ATTACKS,
+        crashes.ATTACK,
         object_store.ATTACK,
+        *pipelines.ATTACKS,
     )
 }

@@ -162,11 +162,12 @@ class Operation(NamedTuple):
     algorithm: str = ""
     want: Mapping[int, Rows] = {}
     """What each version holds, for a join."""
+    layout: str = "key"
 
     def perform(self) -> None:
         """Do it."""
         if self.name == "build":
-            built(self.rows, self.path)
+            built(self.rows, self.path, self.layout)
             return
         master = ss.MasterTable.open(self.path)
         if self.name == "upsert":
@@ -189,8 +190,8 @@ class Operation(NamedTuple):
 class Shop:
     """A master table, with what each version must hold by a plain dict."""
 
-    def __init__(self, path: Path | str, random: np.random.Generator) -> None:
-        self.path, self.random = path, random
+    def __init__(self, path: Path | str, random: np.random.Generator, layout: str = "key") -> None:
+        self.path, self.random, self.layout = path, random, layout
         self.versions: dict[int, Rows] = {}
         self._made = 0
 
@@ -200,13 +201,14 @@ class Shop:
         keys = self.random.choice(KEYS, count, replace=False).tolist()
         return {key: f"{key} of {self._made}" for key in keys}
 
-    def operation(self) -> tuple[Operation, Rows | None]:
-        """A step at random, and the rows of the version that it makes, if it makes one."""
+    def operation(self, name: str = "") -> tuple[Operation, Rows | None]:
+        """A step, at random unless named, and the rows of the version that it makes, if any."""
         if not self.versions:
             rows = self.fresh(KEYS // 2)
-            return Operation("build", self.path, rows), rows
+            return Operation("build", self.path, rows, layout=self.layout), rows
         now = self.versions[max(self.versions)]
-        name = str(self.random.choice(["upsert", "delete", "compact", "vacuum", "join", "join"]))
+        steps = ["upsert", "delete", "compact", "vacuum", "join", "join"]
+        name = name or str(self.random.choice(steps))
         rows = self.fresh(30) if name in ("upsert", "delete") else {}
         after = {
             "upsert": now | rows,
@@ -221,8 +223,8 @@ class WrongRowsError(AssertionError):
     """Rows that are not those of the version."""
 
 
-_PROCESSES: Final = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.chaos.storage_faults"])
+PROCESSES: Final = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.chaos.crashes", "tests.chaos.storage_faults"])
 
 
 def table(rows: Rows) -> pa.Table:
@@ -231,9 +233,10 @@ def table(rows: Rows) -> pa.Table:
     return pa.table({"id": list(rows), "name": list(rows.values())}, schema=kinds)
 
 
-def built(rows: Rows, path: Path | str) -> None:
+def built(rows: Rows, path: Path | str, layout: str = "key") -> None:
     """Build a master table of the rows."""
-    ss.MasterTable.from_arrow(table(rows), path, key="id", page_bytes=4096, filter_bits=8)
+    given = table(rows)
+    ss.MasterTable.from_arrow(given, path, key="id", page_bytes=4096, filter_bits=8, layout=layout)
 
 
 def joined(
@@ -257,12 +260,16 @@ def _case(kinds: Sequence[str]) -> Callable[[random.Random, Path], Verdict]:
 
     def case(rng: random.Random, folder: Path) -> Verdict:
         shop = Shop(folder / "goods.master", np.random.default_rng(rng.getrandbits(64)))
+        struck = 0
         for _ in range(6):
-            faults = Faults(rng.choice(kinds), rng.randint(1, 24), rng.random() < 0.5)
+            faults = Faults(
+                rng.choice(kinds), rng.randint(1, rng.choice([4, 12, 24])), rng.random() < 0.5
+            )
             verdict = _struck(shop, faults)
+            struck += faults.struck > 0
             if verdict != "ok":
                 return judged(verdict)
-        return Verdict()
+        return Verdict(struck=struck)
 
     return case
 
@@ -284,9 +291,9 @@ def _struck(shop: Shop, faults: Faults) -> str:
     return verdict
 
 
-def tried(shop: Shop, run: Callable[[Operation], str], where: str) -> str:
-    """Let a random operation run, and look whether all that must be there is there."""
-    operation, after = shop.operation()
+def tried(shop: Shop, run: Callable[[Operation], str], where: str, name: str = "") -> str:
+    """Let an operation run, and look whether all that must be there is there."""
+    operation, after = shop.operation(name)
     where = f"{operation.name} {where}"
     before = max(shop.versions, default=0)
     if after is not None:
@@ -310,9 +317,10 @@ def tried(shop: Shop, run: Callable[[Operation], str], where: str) -> str:
 def _run(operation: Operation, faults: Faults) -> str:
     """How the operation ended."""
     if faults.kind == "killed":
-        child = _PROCESSES.Process(target=operation.run, args=(faults,))
+        child = PROCESSES.Process(target=operation.run, args=(faults,))
         child.start()
         child.join()
+        faults.struck = int(child.exitcode == -signal.SIGKILL)
         return {0: "done", -signal.SIGKILL: "killed"}.get(child.exitcode or 0, "crashed: a child")
     return ended(lambda: operation.run(faults), lambda: faults.struck > 0)
 

@@ -74,6 +74,8 @@ Kill = Callable[["Shop", Process], None]
 class Shop:
     folder: Path
     random: np.random.Generator
+    sizes: list[int] = field(default_factory=lambda: SIZES)
+    """How many sales each file has."""
     names: dict[int, str] = field(default_factory=dict)
     versions: dict[int, dict[int, str]] = field(default_factory=dict)
     """What each version of the master holds, as the test knows it."""
@@ -85,7 +87,7 @@ class Shop:
     def open(self) -> None:
         """Write the sales, and the first version of the goods: some are not known yet."""
         (self.folder / "sales").mkdir()
-        for i, rows in enumerate(SIZES):
+        for i, rows in enumerate(self.sizes):
             ids = np.minimum(self.random.zipf(1.2, rows) * 13 % (KEYS + 40), KEYS + 39)
             column = pa.array(ids, mask=self.random.random(rows) < 0.02)
             numbers = range(len(self.sold), len(self.sold) + rows)
@@ -214,12 +216,14 @@ class Shop:
         assert sorted([*(n for n, *_ in out), *absent]) == sorted(set(self.sold) - wrong)
         assert absent
         # All that a pipeline can do has been done, more than once.
-        assert sum(record.stream_batch is not None for record in records.values()) == len(SIZES)
+        assert sum(record.stream_batch is not None for record in records.values()) == len(
+            self.sizes
+        )
         assert len({record.version for record in records.values()}) > 5
         totals = outcomes[-1].totals
         assert min(totals.deferred, totals.retried, totals.rejected) > 0
         assert totals.returned == totals.deferred
-        assert totals.source == sum(SIZES)
+        assert totals.source == sum(self.sizes)
         assert list((home / "deferred").glob("[0-9]*")) == []
 
     def _waiting(self, queue: Path) -> list[int]:

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from semistream.crash_points import reached
 from semistream.errors import ShedFileError, ShedSpaceError
 from semistream.parts.shed_segment import Segment, SegmentWriter, bytes_needed
 from semistream.parts.timed_stream import Timed
@@ -135,6 +136,7 @@ class ShedFile:
             assert self._writer is not None
             before = self._writer.segment.bytes
             self._writer.append(since, batch)
+            reached("shed.appended")
             self._unsynced += self._writer.segment.bytes - before
         self._tuples += batch.num_rows
 
@@ -186,6 +188,7 @@ class ShedFile:
                 self._reading, self._rest, self._place_taken = None, None, 0
             self._place = max(0, self._place - 1)
         self._write_cursor()
+        reached("shed.struck")
         for segment in finished:
             segment.path.unlink()
 
@@ -214,6 +217,7 @@ class ShedFile:
         segment = Segment(self.folder / f"shed-{next(self._numbers):08}.arrows")
         self._writer = SegmentWriter(segment, schema)
         self._segments.append(segment)
+        reached("shed.opened")
         # From the first segment on, a cursor says which format the folder has.
         self._write_cursor()
 
@@ -221,6 +225,7 @@ class ShedFile:
         """The newest segment is written to no more."""
         if self._writer is not None:
             self._writer.end()
+            reached("shed.sealed")
             self._writer, self._unsynced = None, 0
             self._write_cursor()
 
@@ -265,6 +270,7 @@ class ShedFile:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        reached("shed.cursor")
         os.replace(temporary, self.folder / "cursor.json")
         _sync_folder(self.folder)
 
@@ -356,6 +362,8 @@ class ShedFile:
         """Not even the schema of a segment can be read, but there are batches in it."""
         aside = segment.aside()
         os.rename(segment.path, aside)
+        # Both names are there if they were names of one file before.
+        segment.path.unlink(missing_ok=True)
         _sync_folder(self.folder)
         warnings.warn(
             f"{segment.path} is damaged at its beginning, and its tuples cannot be read. It is "

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import xxhash
 
+from semistream.crash_points import reached
 from semistream.errors import ShedFileError
 from semistream.parts.timed_stream import Timed
 from semistream.relation.page_rules import schema_of_bytes
@@ -149,15 +150,19 @@ class Segment:
             file.flush()
             os.fsync(file.fileno())
         # The mended file has a name first, so that a crash in between leaves the old one in place.
-        os.link(self.path, aside)
+        reached("shed.mended")
+        if not aside.exists():
+            os.link(self.path, aside)
+        reached("shed.aside")
         os.replace(mended, self.path)
         return aside
 
     def aside(self) -> Path:
-        """A name for the file as it is, which no other has."""
+        """A name for the file as it is, which no other has; the one that it has, if it has one."""
         stem = f"damaged-{self.number:08}"
         names = (f"{stem}.arrows", *(f"{stem}-{n}.arrows" for n in range(2, 1000)))
-        return next(p for name in names if not (p := self.path.with_name(name)).exists())
+        paths = map(self.path.with_name, names)
+        return next(path for path in paths if not path.exists() or path.samefile(self.path))
 
     def _damaged(self, seen: int) -> ShedFileError:
         return ShedFileError(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.crash_points import reached
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.columns import ArrowData, as_table, stored_table
@@ -119,11 +120,14 @@ def build(data: ArrowData, storage: Storage, recipe: Recipe, replace: bool) -> i
             rows.order,
             rows.cuts[:-1].tolist(),
         )
+        reached("build.pages")
         fields = _locator(draft, rows, recipe, written)
         files = fields.pop("files")
         files["index"] = store(storage, draft.file("index.arrow"), written.index.to_bytes())
+        reached("build.index")
         if recipe.filter_bits:
             files["filter"] = _write_filter(draft, rows.ordered_codes, recipe.filter_bits)
+            reached("build.filter")
         stored = StoredFile(name, written.bytes)
         draft.commit(_manifest(version, rows, recipe, written, stored, files, fields))
     return version
@@ -210,6 +214,7 @@ def _locator(draft: Draft, rows: _Rows, recipe: Recipe, written: WrittenPages) -
     name = draft.file("locator.arrow")
     found = locator_rows(rows.ordered_codes, written.index)
     pages, starts = write_locator(draft.storage, f"data/{name}", found, recipe.shards)
+    reached("locator.pages")
     index = store(draft.storage, draft.file("locator-index.arrow"), pages.index.to_bytes())
     return {
         "files": {"locator_index": index},

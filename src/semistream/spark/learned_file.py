@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 import xxhash
 
+from semistream.crash_points import reached
 from semistream.parts.learned import Learned
 
 __all__ = ["LearnedFile"]
@@ -88,7 +89,16 @@ class LearnedFile:
         try:
             self._path.parent.mkdir(exist_ok=True)
             unfinished.write_bytes(json.dumps(header).encode() + b"\n" + content)
+            reached("learned.hidden")
             unfinished.replace(self._path)
+            reached("learned.replaced")
+            self._remove_unfinished()
         except OSError:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
+
+    def _remove_unfinished(self) -> None:
+        """Remove what workers left that were killed while they wrote."""
+        for path in self._path.parent.glob(f"{self._path.stem}.*.part"):
+            if time.time() - path.stat().st_mtime > _SECONDS:
+                path.unlink(missing_ok=True)

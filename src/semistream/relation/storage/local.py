@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.crash_points import reached
 from semistream.errors import MasterFormatError, OptionError
 from semistream.relation.frame import ALIGNMENT, Frame
 from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, unused_name
@@ -112,6 +113,7 @@ class LocalStorage:
         hidden = self.path / temporary
         try:
             self.write(temporary, data)
+            reached("publish.hidden")
             try:
                 os.link(hidden, path)
             except OSError as error:
@@ -122,6 +124,7 @@ class LocalStorage:
                 if path.exists():
                     raise FileExistsError(errno.EEXIST, "file exists", str(path)) from error
                 os.rename(hidden, path)
+            reached("publish.linked")
         finally:
             hidden.unlink(missing_ok=True)
         _sync(path.parent)

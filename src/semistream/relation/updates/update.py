@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.crash_points import reached
 from semistream.errors import MasterExistsError, OptionError, UnsupportedTypeError
 from semistream.relation.build import distinct
 from semistream.relation.master_version import MasterVersion
@@ -57,12 +58,15 @@ def update(master: MasterVersion, change: Change, everything: bool = False) -> i
                 f"Rows of {master.path} cannot be moved from page to page: Arrow says {error}. "
                 "Build the master anew, with a struct in place of the union."
             ) from error
+        reached("update.pages")
         manifest = _next_manifest(master, change, rewrite.result, written, name)
         index, manifest = _indexed(master, draft, manifest, rewrite.result, written)
+        reached("update.index")
         if master.layout == "given":
             manifest = _relocated(master, draft, manifest, rewrite.result)
         if master.filter_bytes:
             manifest = _filtered(master, draft, manifest, index, change, everything)
+            reached("update.filter")
         draft.commit(manifest)
     return master.version + 1
 
@@ -134,6 +138,7 @@ def _relocated(
     """Write the new locator."""
     name = draft.file("locator.arrow")
     written, starts = rewrite_locator(master, result, f"data/{name}")
+    reached("locator.pages")
     index = store(master.storage, draft.file("locator-index.arrow"), written.index.to_bytes())
     fields: dict[str, Any] = {
         "locator_files": (StoredFile(name, written.bytes),),

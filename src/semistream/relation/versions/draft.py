@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Container
 from types import TracebackType
 
+from semistream.crash_points import reached
 from semistream.errors import SemistreamError
 from semistream.relation.storage import (
     Storage,
@@ -33,6 +34,7 @@ class Draft:
     def __enter__(self) -> Draft:
         with storage_faults(self.storage.path, "written"):
             self._folders = self.storage.prepare()
+        reached("draft.begun")
         return self
 
     def __exit__(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.crash_points import reached
 from semistream.errors import (
     MasterExistsError,
     MasterFormatError,
@@ -200,6 +201,7 @@ def _listed(versions: Sequence[int]) -> str:
 def commit_manifest(storage: Storage, manifest: Manifest) -> None:
     """Make the version visible at once; `MasterExistsError` if its number is taken."""
     _check_there(storage, manifest)
+    reached("manifest.checked")
     content = asdict(manifest)
     if manifest.valid is None:
         # So that older readers, which do not know of it, read all other master tables.
@@ -213,6 +215,7 @@ def commit_manifest(storage: Storage, manifest: Manifest) -> None:
             "meanwhile. Nothing of this one is visible: open the newest version and run it again. "
             "If no other is running, vacuum() clears what a stopped one has left."
         ) from error
+    reached("manifest.published")
 
 
 def may_be_committed(storage: Storage, manifest: Manifest) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 
+from semistream.crash_points import reached
 from semistream.errors import MasterFormatError, MasterNotFoundError, OptionError
 from semistream.relation.storage import FOLDERS, FileEntry, Storage
 from semistream.relation.versions.manifest import (
@@ -79,15 +80,20 @@ def vacuum(
         for entry in data
         if entry.name not in named and (entry.name in dropped or entry.modified < old)
     ]
+    manifests = {f"versions/{entry.name}": entry.bytes for entry in removed}
+    files = {f"data/{entry.name}": entry.bytes for entry in stale}
     # Manifests go first, so that no version is visible while its files are being removed.
-    sizes = {f"versions/{entry.name}": entry.bytes for entry in removed}
-    sizes |= {f"data/{entry.name}": entry.bytes for entry in stale}
-    storage.remove(sizes)
+    reached("vacuum.chosen")
+    storage.remove(manifests)
+    reached("vacuum.manifests")
+    storage.remove(files)
+    reached("vacuum.files")
+    sizes = manifests | files
     there = _there(storage) if sizes else set()
     left = tuple(name for name in sizes if name in there)
-    files = tuple(name for name in sizes if name not in left)
+    away = tuple(name for name in sizes if name not in left)
     numbers = [number for number in gone if manifest_name(number) not in left]
-    return Vacuumed(tuple(numbers), files, sum(sizes[name] for name in files), left)
+    return Vacuumed(tuple(numbers), away, sum(sizes[name] for name in away), left)
 
 
 def _is_number(value: object) -> bool:

@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from semistream.crash_points import reached
 from semistream.errors import InternalError, KeyColumnError
 from semistream.keys import KeyCodec
 from semistream.relation.build import CODE_COLUMN, Recipe, check_columns, next_version
@@ -145,6 +146,7 @@ class _Job:
                 )
         manifest = self._manifest(draft.version, pages, files, fields)
         draft.sweep({file.name for file in manifest.data_files})
+        reached("job.swept")
         draft.commit(manifest)
         with watched("done", draft, report):
             pass

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
+from semistream.crash_points import reached
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.build import CODE_COLUMN, distinct
 from semistream.relation.columns import plain_array
@@ -159,6 +160,7 @@ class WriteTask:
             for batch in batches:
                 written.add(batch)
             row = written.finish()
+            reached("task.pages")
         except BaseException as error:
             written.abandon(error)
             raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from semistream.crash_points import reached
 from semistream.errors import CheckpointError
 from semistream.relation.storage import Location, Storage, storage_at
 
@@ -160,14 +161,17 @@ class BatchLog:
     def begin(self, record: BatchRecord) -> None:
         """Publish the record of a new batch."""
         self._publish(_record_name(record.number), asdict(record))
+        reached("log.begun")
         self.last_record = record
 
     def finish(self, outcome: Outcome) -> None:
         """Publish the outcome, after which the batch never runs again."""
         self._publish(_outcome_name(outcome.number), asdict(outcome))
+        reached("log.finished")
         self.last_outcome = outcome
         old = outcome.number - _KEPT
         self._storage.remove([_record_name(old), _outcome_name(old)])
+        reached("log.forgotten")
 
     def outcomes(self, after: int) -> Iterator[Outcome]:
         """The outcomes of batches after the one of this number, in order."""

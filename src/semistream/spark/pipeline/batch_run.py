@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from semistream.crash_points import reached
 from semistream.errors import InternalError
 from semistream.relation import MasterTable
 from semistream.spark.pipeline.batch_frame import BatchShape
@@ -59,16 +60,20 @@ class BatchRun:
         staged = self._folder / str(record.number)
         note = staged.note() or self._staging.by_route(record, arrival, master, staged)
         self._deliver(record, arrival, staged, note)
+        reached("deliver.all")
         for part, route in enumerate(sorted(note["routes"])):
             if "-" in route:
                 self._queue(record, part, route, note["routes"][route], staged)
+                reached("queue.put")
         return note
 
     def clean(self, record: BatchRecord) -> None:
         """Remove what nobody needs any more once the batch is done."""
         self.retry.remove(record.retried)
         self.deferred.remove(record.returned)
+        reached("clean.queues")
         (self._folder / str(record.number)).remove()
+        reached("clean.staging")
         # A task that was given up may still be writing there; what it leaves is in nobody's way.
         with contextlib.suppress(OSError):
             (self._folder / f"_tasks.{record.number}").remove()
@@ -93,6 +98,7 @@ class BatchRun:
             target = sink.folder(record.number) if isinstance(sink, ParquetSink) else None
             if not is_old and target is not None and staged_rows[0].can_become(target):
                 staged_rows[0].become(target, {"rows": folders[found[0]]})
+                reached("deliver.sink")
                 continue
             is_numbered = is_old and name == "rejected"
             added = [StructField(VERDICT, IntegerType())] if is_numbered else []
@@ -100,6 +106,7 @@ class BatchRun:
             rows = reader.parquet(*(folder.spark for folder in staged_rows))
             rows = self._with_reason(rows) if is_numbered else rows
             sink.write(rows, record.number, f"{self._writer}/{name}")
+            reached("deliver.sink")
 
     def _with_reason(self, rows: DataFrame) -> DataFrame:
         """Rejected tuples of an older version, which have a number for their reason."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from semistream.crash_points import reached
 from semistream.errors import OptionError, SinkError
 from semistream.relation.storage import (
     Location,
@@ -130,11 +131,14 @@ class Folder:
         except BaseException:
             target.remove()
             raise
+        reached("folder.written")
         target._write(_COMMITTED, made)
+        reached("folder.noted")
         if renames:
             # A folder without a note may be left here by a repair of the disk or by hand.
             self.remove()
             self.filesystem.move(target.path, self.path)
+        reached("folder.moved")
         return made
 
     def claim(self, owner: str, what: str) -> None:
@@ -178,8 +182,11 @@ class Folder:
                 "the checkpoint, or begin with a new checkpoint."
             )
         target.remove()
+        reached("become.cleared")
         self._write(_COMMITTED, note)
+        reached("become.noted")
         self.move(target)
+        reached("become.moved")
 
     def move(self, target: Folder) -> None:
         """Move it to the target, unless that was done before; both are on one filesystem."""
@@ -242,6 +249,7 @@ class Folder:
         written = self._place(f".{name}.new" if renames else name)
         with self.filesystem.open_output_stream(written) as file:
             file.write(data)
+        reached("note.hidden")
         if renames:
             self.filesystem.move(written, self._place(name))
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+from semistream.crash_points import reached
 from semistream.errors import CheckpointError
 from semistream.relation.storage import Location, Storage, storage_at
 
@@ -83,8 +84,10 @@ class Lease:
         data = json.dumps({"format": _FORMAT, "writer": writer, "name": name, **_myself()})
         try:
             storage.publish(f"{_FOLDER}/{turn:08d}.json", data.encode(), writer)
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):
+            # Another was first, and has cleaned up.
             raise _in_use(storage, turn) from None
+        reached("lease.taken")
         # A listing may miss files that come and go meanwhile; so it may have been an old turn.
         newest = _last(storage).number
         _remove_before(storage, newest)
@@ -107,6 +110,7 @@ class Lease:
         # If the disk is full or gone, the next pipeline finds that this process has ended.
         with contextlib.suppress(OSError):
             self._storage.write(f"{_FOLDER}/{self._turn:08d}.released", b"")
+            reached("lease.released")
             self._storage.remove([self._beat_name(self._beat)])
 
     def _keep_beating(self) -> None:
@@ -115,6 +119,7 @@ class Lease:
                 if _last(self._storage).number > self._turn:
                     return
                 self._storage.write(self._beat_name(self._beat + 1), b"")
+                reached("lease.beaten")
                 self._storage.remove([self._beat_name(self._beat)])
             self._beat += 1
 
@@ -141,10 +146,12 @@ def _last(storage: Storage) -> _Turn:
 
 
 def _remove_before(storage: Storage, turn: int) -> None:
-    """Remove the files of earlier turns, and what commits on an object store left of them."""
+    """Remove the files of earlier turns, and what pipelines left that died while they took one."""
     names = [entry.name for entry in storage.entries(_FOLDER)]
     turns = {name: name.partition(".")[0] for name in names}
-    storage.remove(f"{_FOLDER}/{n}" for n, t in turns.items() if t.isdigit() and int(t) < turn)
+    old = [name for name, of in turns.items() if of.isdigit() and int(of) < turn]
+    old += [name for name in names if name.startswith(".tmp")]
+    storage.remove(f"{_FOLDER}/{name}" for name in old)
 
 
 def _wait_for_claims(

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.arrow_arrays import strings, to_arrow, to_numpy
+from semistream.crash_points import reached
 from semistream.spark.columns import PREFIX
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.parquet_files import ParquetFiles
@@ -166,8 +167,10 @@ class _Run:
 
     def told(self) -> dict[str, Any]:
         """What was written and counted."""
+        files = self._files.close()
+        reached("task.files")
         return {
-            "files": self._files.close(),
+            "files": files,
             "arrived": self.arrived,
             "routes": self._routes,
             "entered": self._entered,

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from semistream.crash_points import reached
 from semistream.errors import ConservationError
 from semistream.relation import MasterTable
 from semistream.spark.columns import PREFIX
@@ -97,6 +98,7 @@ class Staging:
             run = shipped(task, operator(join).__name__)
             rows = placed(frame, join, master).mapInArrow(run, "told string")
             told.extend(json.loads(row.told) for row in rows.collect())
+            reached("stage.told")
 
         def note(written: Folder) -> Note:
             written.create()
@@ -162,6 +164,7 @@ def _moved(files: Sequence[WrittenFile], tasks: Folder, staged: Folder) -> dict[
         target.create()
     for file in files:
         targets[file.target].take_file(tasks / file.name)
+    reached("stage.moved")
     return {name: target.row_count() for name, target in targets.items()}
 
 
