@@ -23,6 +23,15 @@ from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
+from semistream.scanning.conditions import (
+    Condition,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    similar,
+)
 
 if TYPE_CHECKING:
     from semistream.spark.join import join
@@ -39,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "BuildProgress",
+    "Condition",
     "CostFactors",
     "Counts",
     "Durations",
@@ -62,6 +72,11 @@ __all__ = [
     "TableSink",
     "Vacuumed",
     "VersionInfo",
+    "above",
+    "at_least",
+    "at_most",
+    "below",
+    "between",
     "engine",
     "errors",
     "estimate_skew",
@@ -70,6 +85,7 @@ __all__ = [
     "pinned_versions",
     "plan",
     "register_source",
+    "similar",
 ]
 
 _ON_SPARK = {
