@@ -72,7 +72,7 @@ class _Scan:
         self.plan, self.shape = plan, shape
         self.matcher = matcher_of(shape)
         self.rows = MasterRows(master, shape, self.matcher, plan, budget, io, recorder)
-        budget.grant("waiting tuples").take(plan.window_bytes)
+        budget.grant("waiting tuples").take(plan.parts["waiting tuples"])
         widest = master.widest_row if shape.payload else 0
         self.output = Output(
             shape, widest, plan.fragment_bytes, plan.pairs, budget.grant("output"), recorder, True

@@ -32,7 +32,7 @@ from semistream.scanning.conditions import Range
 from semistream.scanning.sizing import Needs
 from semistream.scanning.values import HIGHEST, LOWEST, ByteOrder, CodeOrder, Coded, Order
 
-__all__ = ["Bounds", "ByteIntervals", "CodeIntervals"]
+__all__ = ["Bounds", "ByteIntervals", "CodeIntervals", "ends_and_data"]
 
 Places = NDArray[np.int32]
 Truth = NDArray[np.bool_]
@@ -45,9 +45,9 @@ class Bounds(NamedTuple):
     high: NDArray[np.int64]
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that they take in memory."""
-        return self.low.nbytes + self.high.nbytes
+    def arrays(self) -> list[NDArray[np.int64]]:
+        """What they take in memory."""
+        return [self.low, self.high]
 
 
 class ByteBounds(NamedTuple):
@@ -57,9 +57,9 @@ class ByteBounds(NamedTuple):
     high: pa.Array | None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that they take in memory."""
-        return sum(bound.nbytes for bound in self if bound is not None)
+    def arrays(self) -> list[pa.Array]:
+        """What they take in memory."""
+        return [bound for bound in self if bound is not None]
 
 
 class _Sorted:
@@ -208,12 +208,12 @@ class ByteIntervals:
 
     def _locate(self, bound: pa.Array, above: bool, places: Places) -> None:
         locate_bytes(
-            *_ends_and_data(self._values), self._window.order, *_ends_and_data(bound), above, places
+            *ends_and_data(self._values), self._window.order, *ends_and_data(bound), above, places
         )
 
 
-def _ends_and_data(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The offsets of a binary column and its bytes."""
+def ends_and_data(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The offsets of a column of large binaries or strings and its bytes."""
     _, ends, data = column.buffers()
     if not len(column):
         return np.frombuffer(bytes(8), np.int64), np.frombuffer(b"", np.uint8)

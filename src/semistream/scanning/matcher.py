@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,8 +25,8 @@ class Keys(Protocol):
     """What a matcher needs of master rows."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that they take in memory."""
+    def arrays(self) -> Sequence[Any]:
+        """The Arrow and NumPy arrays that they are made of."""
 
 
 class Matcher(Protocol):
@@ -39,7 +39,7 @@ class Matcher(Protocol):
     def tuple_bytes(self, column: pa.Array) -> Sizes | int:
         """What each tuple with these values takes, while it waits, beside its columns."""
 
-    def keys(self, rows: pa.RecordBatch) -> Any:
+    def keys(self, rows: pa.RecordBatch) -> Keys:
         """What is needed of master rows; it may point into them."""
 
     def order(self, keys: Any) -> NDArray[np.int64] | None:

@@ -87,7 +87,7 @@ class MasterRows:
         kept: list[Block] = []
         for pages in self._reads():
             block = self._copied(pages)
-            size = block.rows.nbytes + block.keys.nbytes
+            size = _bytes_of([*block.rows.columns, *block.keys.arrays])
             if grant.bytes + size > plan.parts["kept rows"]:
                 raise BudgetError(f"The rows take more than {plan.parts['kept rows']:,} bytes.")
             grant.take(size)
@@ -116,3 +116,14 @@ class MasterRows:
             recorder.pages_read += count
             recorder.bytes_read += self._reader.bytes_read - self._counted
             self._counted = self._reader.bytes_read
+
+
+def _bytes_of(arrays: list[Any]) -> int:
+    """Bytes of Arrow and NumPy arrays; memory that several share counts once."""
+    buffers: dict[int, int] = {}
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            buffers[array.ctypes.data] = array.nbytes
+        else:
+            buffers |= {b.address: b.size for b in array.buffers() if b is not None}
+    return sum(buffers.values())

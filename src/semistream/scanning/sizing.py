@@ -38,6 +38,8 @@ class Needs(NamedTuple):
     """For each row of a page or block, while its pairs are looked for."""
     kept_row: int
     """For a row that is kept, beside its columns."""
+    fixed: int = 0
+    """However many there are."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,14 @@ def _plan(
 
 def _with_window(plan: ScanPlan, size: int, needs: Needs) -> ScanPlan:
     parts = plan.parts | ({"waiting tuples": size} if size else {})
+    size = max(0, size - needs.fixed)
     slots = size // (needs.waiting + (0 if plan.kept else 2 * plan.widest_tuple))
     return replace(plan, window_bytes=size, stream_slots=slots, parts=parts)
 
 
 def _least_window(plan: ScanPlan, needs: Needs) -> int:
     """Room for one tuple, as wide as any that a piece of output can hold."""
-    return needs.waiting + 2 * plan.fragment_bytes
+    return needs.fixed + needs.waiting + 2 * plan.fragment_bytes
 
 
 def disk_bytes(master: MasterTable, pages: int, needs: Needs, kept: bool) -> int:
