@@ -24,6 +24,15 @@ from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
 from semistream.relation.key_table import key_table
+from semistream.scanning.conditions import (
+    Condition,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    similar,
+)
 
 if TYPE_CHECKING:
     from semistream.spark.join import join
@@ -41,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "BuildProgress",
+    "Condition",
     "CostFactors",
     "Counts",
     "Durations",
@@ -64,6 +74,11 @@ __all__ = [
     "TableSink",
     "Vacuumed",
     "VersionInfo",
+    "above",
+    "at_least",
+    "at_most",
+    "below",
+    "between",
     "engine",
     "errors",
     "estimate_skew",
@@ -73,6 +88,7 @@ __all__ = [
     "pinned_versions",
     "plan",
     "register_source",
+    "similar",
     "surrogate_keys",
 ]
 

@@ -24,6 +24,8 @@ from semistream.metrics import Clock
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.master_table import SparkBuilder
+from semistream.scanning.conditions import Condition
+from semistream.scanning.engine import scan_engine
 
 __all__ = ["engine"]
 
@@ -31,7 +33,7 @@ __all__ = ["engine"]
 def engine(
     master: MasterTable,
     *,
-    on: On,
+    on: On | Condition,
     memory: int | str,
     how: str = "inner",
     algorithm: str = AUTO,
@@ -52,7 +54,7 @@ def engine(
     Args:
         master: the master table, or a shard of one.
         on: the stream's key columns: a name, a list, or a dict from stream column to master key
-            column.
+            column. Or a condition, such as `between("ip", "low", "high")`.
         memory: the budget for everything, as bytes or "64MB".
         how: "inner"; "left" to keep stream tuples that are unmatched, with nulls; "semi" for the
             stream tuples that have a master row, each once, "anti" for those that have none, both
@@ -84,6 +86,20 @@ def engine(
             `front_percent` is how much of the memory it may have, or `front_rows` how many rows;
             `threshold` holds the paper's threshold where it is.
     """
+    if isinstance(on, Condition):
+        return scan_engine(
+            master,
+            on=on,
+            memory=memory,
+            how=how,
+            algorithm=algorithm,
+            columns=columns,
+            io=io,
+            clock=clock,
+            retune=retune,
+            use_filter=use_filter,
+            **options,
+        )
     if not isinstance(retune, bool | Retuning):
         raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
     terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from semistream.errors import KeyTypeError
 
-__all__ = ["cast_bytes", "cast_decimal", "cast_integer", "cast_ticks"]
+__all__ = ["cast_bytes", "cast_decimal", "cast_integer", "cast_ticks", "ticks_per"]
 
 _INT64_MAX = 2**63 - 1
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -42,7 +42,7 @@ def cast_integer(column: pa.Array, target: pa.DataType) -> pa.Array:
     return pc.cast(column, target, safe=False)
 
 
-def _ticks(type_: pa.DataType) -> int:
+def ticks_per(type_: pa.DataType) -> int:
     """Ticks per day for dates, per second for the rest."""
     if pa.types.is_date(type_):
         return 1 if pa.types.is_date32(type_) else _MILLIS_PER_DAY
@@ -51,7 +51,7 @@ def _ticks(type_: pa.DataType) -> int:
 
 def cast_ticks(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Dates, timestamps, times and durations, which are counts of ticks of some unit."""
-    source, goal = _ticks(column.type), _ticks(target)
+    source, goal = ticks_per(column.type), ticks_per(target)
     ticks = column.view(f"int{column.type.bit_width}").cast(pa.int64())
     if goal > source:
         factor = goal // source

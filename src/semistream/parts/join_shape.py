@@ -82,12 +82,25 @@ class JoinShape:
     ) -> None:
         """Raise the error a user should see if the two sides cannot be joined this way."""
         self.codec = master.codec
-        self.how = how
-        self.stream_schema = stream_schema
         self.stream_key = tuple(resolve_on(on, master.key, stream_schema.names).values())
         self.master_key = master.key
         self.code_column = master.code_column or master.key[0]
         self._check_stream(stream_schema)
+        types = [stream_schema.field(name).type for name in self.stream_key]
+        self.codec.check_types(types, self.stream_key)
+        added = [name for name in master.schema.names if name not in master.key]
+        self._describe(stream_schema, master, how, added if columns is None else columns)
+        self.stored_key = self._stored_key(master)
+        self._verified = [] if self.codec.exact else list(master.key)
+        needed = [*self.payload, *self._verified, self.code_column]
+        self.read_columns = list(dict.fromkeys(needed))
+
+    def _describe(
+        self, stream_schema: pa.Schema, master: MasterTable, how: str, columns: Sequence[str]
+    ) -> None:
+        """What comes in and what comes out: the stream's columns, then these of the master's."""
+        self.how = how
+        self.stream_schema = stream_schema
         self.payload = self._payload(master, columns)
         clash = sorted(set(stream_schema.names) & set(self.payload))
         if clash:
@@ -103,11 +116,8 @@ class JoinShape:
             [field.with_type(stored_type(field.type)) for field in stream_schema]
         )
         self.output_schema = pa.schema([*self.plain_schema, *fields])
-        self.stored_key = self._stored_key(master)
-        self._fixed_tuple_bytes = _fixed_bytes(self.plain_schema)
-        self._verified = [] if self.codec.exact else list(master.key)
-        needed = [*self.payload, *self._verified, self.code_column]
-        self.read_columns = list(dict.fromkeys(needed))
+        self.fixed_tuple_bytes = _fixed_bytes(self.plain_schema)
+        """Bytes of every tuple, when all columns are of fixed width; else None."""
 
     def kept_schema(self, stored: pa.Schema) -> pa.Schema:
         """What is needed of master rows that stay in memory: their codes are known."""
@@ -141,9 +151,9 @@ class JoinShape:
 
     def tuple_bytes(self, batch: pa.RecordBatch) -> int:
         """The bytes of the widest tuple in a plain batch."""
-        if self._fixed_tuple_bytes is None:
+        if self.fixed_tuple_bytes is None:
             return int(np.ceil(row_bytes(batch).max()))
-        return self._fixed_tuple_bytes
+        return self.fixed_tuple_bytes
 
     def key_codes(
         self, batch: pa.RecordBatch
@@ -187,8 +197,6 @@ class JoinShape:
             raise KeyColumnError(
                 f"The stream has a column name twice: {schema.names}. Rename one of them."
             )
-        types = [schema.field(name).type for name in self.stream_key]
-        self.codec.check_types(types, self.stream_key)
 
     def _stored_key(self, master: MasterTable) -> str | None:
         """The stream column that is its own code, so that it need not be stored."""
@@ -198,9 +206,7 @@ class JoinShape:
         name = self.stream_key[0]
         return name if self.plain_schema.field(name).type == kind else None
 
-    def _payload(self, master: MasterTable, columns: Sequence[str] | None) -> list[str]:
-        if columns is None:
-            return [name for name in master.schema.names if name not in master.key]
+    def _payload(self, master: MasterTable, columns: Sequence[str]) -> list[str]:
         if isinstance(columns, str):
             raise OptionError(f"columns={columns!r} must be a list of names: [{columns!r}].")
         unknown = [name for name in columns if name not in master.schema.names]
