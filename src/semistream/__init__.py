@@ -23,6 +23,10 @@ from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
+from semistream.star.engine import StarEngine, star_engine
+from semistream.star.lookup import Lookup
+from semistream.star.plan import LookupShare, StarPlan
+from semistream.star.rounds import StarMetrics
 
 if TYPE_CHECKING:
     from semistream.spark.join import join
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
+    from semistream.spark.star import join_star
 
 __version__ = "0.1.0"
 
@@ -46,6 +51,8 @@ __all__ = [
     "Expectation",
     "JoinPlan",
     "JoinShape",
+    "Lookup",
+    "LookupShare",
     "MasterTable",
     "Metrics",
     "MetricsListener",
@@ -58,6 +65,9 @@ __all__ = [
     "Shedding",
     "Skew",
     "SkewEstimate",
+    "StarEngine",
+    "StarMetrics",
+    "StarPlan",
     "Status",
     "TableSink",
     "Vacuumed",
@@ -66,10 +76,12 @@ __all__ = [
     "errors",
     "estimate_skew",
     "join",
+    "join_star",
     "local_session",
     "pinned_versions",
     "plan",
     "register_source",
+    "star_engine",
 ]
 
 _ON_SPARK = {
@@ -82,6 +94,7 @@ _ON_SPARK = {
     "TableSink": "semistream.spark.pipeline.sinks",
     "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",
+    "join_star": "semistream.spark.star",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",
 }
