@@ -33,6 +33,10 @@ from semistream.scanning.conditions import (
     between,
     similar,
 )
+from semistream.star.engine import StarEngine, star_engine
+from semistream.star.lookup import Lookup
+from semistream.star.plan import LookupShare, StarPlan
+from semistream.star.rounds import StarMetrics
 
 if TYPE_CHECKING:
     from semistream.spark.join import join
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
+    from semistream.spark.star import join_star
     from semistream.spark.transformations.surrogates import surrogate_keys
 
 __version__ = "0.1.0"
@@ -58,6 +63,8 @@ __all__ = [
     "Expectation",
     "JoinPlan",
     "JoinShape",
+    "Lookup",
+    "LookupShare",
     "MasterTable",
     "Metrics",
     "MetricsListener",
@@ -70,6 +77,9 @@ __all__ = [
     "Shedding",
     "Skew",
     "SkewEstimate",
+    "StarEngine",
+    "StarMetrics",
+    "StarPlan",
     "Status",
     "TableSink",
     "Vacuumed",
@@ -83,12 +93,14 @@ __all__ = [
     "errors",
     "estimate_skew",
     "join",
+    "join_star",
     "key_table",
     "local_session",
     "pinned_versions",
     "plan",
     "register_source",
     "similar",
+    "star_engine",
     "surrogate_keys",
 ]
 
@@ -102,6 +114,7 @@ _ON_SPARK = {
     "TableSink": "semistream.spark.pipeline.sinks",
     "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",
+    "join_star": "semistream.spark.star",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",
     "surrogate_keys": "semistream.spark.transformations.surrogates",

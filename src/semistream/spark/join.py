@@ -32,7 +32,7 @@ from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
 from semistream.spark.worker import JoinTask, Option, key_types, operator
 
-__all__ = ["JoinTask", "Option", "join", "join_task", "operator", "placed"]
+__all__ = ["JoinTask", "Option", "check_frame", "join", "join_task", "operator", "placed"]
 
 _FRESHNESS: Final = ("pinned", "latest")
 _AMPLE: Final = 1 << 40
@@ -126,7 +126,8 @@ def join_task(
 
     It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`.
     """
-    _check(df, freshness, shuffle, options)
+    check_frame(df, freshness)
+    _check(shuffle, options)
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
     given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
@@ -177,9 +178,8 @@ def _broadcast(
     return None if options is None else (IN_MEMORY, options)
 
 
-def _check(
-    df: DataFrame, freshness: str, shuffle: bool | None, options: Mapping[str, Option]
-) -> None:
+def check_frame(df: DataFrame, freshness: str) -> None:
+    """Refuse what is no frame, and a freshness that there is not."""
     given: object = df
     if not isinstance(given, DataFrame):
         raise OptionError(
@@ -191,6 +191,9 @@ def _check(
         raise OptionError(
             f"freshness={freshness!r} is not known. Use one of: {', '.join(_FRESHNESS)}."
         )
+
+
+def _check(shuffle: bool | None, options: Mapping[str, Option]) -> None:
     if shuffle not in (None, True, False):
         raise OptionError(f"shuffle={shuffle!r} must be True, False or None.")
     if "clock" in options:

@@ -43,10 +43,13 @@ _SHOWN: Final = (
 """Fields of `Metrics` that are shown of a micro-batch."""
 
 
-def task_record(metrics: Metrics, *, version: int, warm: bool) -> Mapping[str, Any]:
+def task_record(
+    metrics: Metrics, *, version: int | tuple[int, ...], warm: bool
+) -> Mapping[str, Any]:
     """The metrics of a task that has run to its end, and which task it is.
 
-    `version` is the master's; `warm` says whether the engine had served another task before.
+    `version` is the master's, or those of several; `warm` says whether the engine had served
+    another task before.
     """
     record = {**_spark_task(), "master_version": version, "warm": warm, **asdict(metrics)}
     return record | {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}

@@ -45,7 +45,9 @@ __all__ = [
     "Joining",
     "Option",
     "key_types",
+    "nullable",
     "operator",
+    "short_size",
 ]
 
 Option = int | str | bool | None
@@ -130,11 +132,11 @@ class JoinTask:
         first = next(filled, None)
         if first is None:
             return
-        schema = _nullable(first.schema)
+        schema = nullable(first.schema)
         key = self._engine_key(first, schema)
         added = 0 if key.shard is None else DESTINATION_COLUMNS
         kept = _ENGINES.take(key)
-        joining = self._begun(key) if kept is None else kept
+        joining = self.begun(key) if kept is None else kept
         run = joining.run(
             pa.RecordBatch.from_arrays(batch.columns, schema=schema)
             for batch in chain([first], filled)
@@ -153,7 +155,7 @@ class JoinTask:
             joining.close()
             raise
         metrics = joining.metrics()
-        self._hand_on(key, joining)
+        self.hand_on(key, joining)
         _ENGINES.lay_back(key, joining)
         if self.metrics is not None or report is not None:
             record = task_record(metrics, version=key.version, warm=kept is not None)
@@ -189,7 +191,7 @@ class JoinTask:
     def _terms(self) -> dict[str, Any]:
         return {"on": dict(self.on), "how": self.how, "io": self.io, "columns": self.columns}
 
-    def _begun(self, key: EngineKey) -> Joining:
+    def begun(self, key: EngineKey) -> Joining:
         """A new engine; it begins with what others have learned, here or in other workers."""
         legacy = _ENGINES.legacy(key)
         joining = key.open()
@@ -200,7 +202,7 @@ class JoinTask:
             joining.inherit(legacy)
         return joining
 
-    def _hand_on(self, key: EngineKey, joining: Joining) -> None:
+    def hand_on(self, key: EngineKey, joining: Joining) -> None:
         """Leave what was learned for workers that start later, if it is time to.
 
         A worker with tasks of any shard opens engines again and again. To read their keys each
@@ -310,7 +312,7 @@ class EngineCache:
             self._idle.popitem(last=False)[1].close()
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def nullable(schema: pa.Schema) -> pa.Schema:
     """The schema with all columns nullable, and nothing said beside their types."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
@@ -339,11 +341,11 @@ def operator(task: JoinTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    joined.__name__ = joined.__qualname__ = f"semistream_{task.algorithm}_{_size(task.memory)}"
+    joined.__name__ = joined.__qualname__ = f"semistream_{task.algorithm}_{short_size(task.memory)}"
     return joined
 
 
-def _size(memory: int) -> str:
+def short_size(memory: int) -> str:
     """Bytes as a short word for a name: 64MB."""
     for factor, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
         if memory % factor == 0:

@@ -1,0 +1,111 @@
+"""`Lookup`: one master of a star, with the terms on which it is joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semistream.algorithms.options import check_join, check_master, check_options
+from semistream.algorithms.registry import AUTO
+from semistream.errors import OptionError
+from semistream.parts.join_shape import On, resolve_on
+from semistream.relation import MasterTable
+
+__all__ = ["Lookup", "check_lookups"]
+
+
+class Lookup:
+    """A master table to look up in, and how; for `join_star`, `star_engine` and `Pipeline`."""
+
+    def __init__(
+        self,
+        master: MasterTable,
+        *,
+        on: On,
+        how: str = "inner",
+        algorithm: str = AUTO,
+        columns: Sequence[str] | None = None,
+        io: str = "buffered",
+        name: str | None = None,
+        prefix: str = "",
+        **options: int | str | bool | None,
+    ) -> None:
+        """The terms are those of a single join.
+
+        Args:
+            master: the master table.
+            on: the stream's key columns: a name, a list, or a dict from stream column to master
+                key column.
+            how: "inner" to drop stream tuples without a master row, "left" to keep them, with
+                nulls.
+            algorithm: one of `ALGORITHMS`, or "auto".
+            columns: the master's columns to add, by default all but its key.
+            io: "buffered", "unmapped" or "direct", as in `engine`.
+            name: what plans, metrics and errors call it; by default the name of its folder.
+            prefix: goes before the names of the columns it adds, so that a master can be looked
+                up twice, on different keys.
+            options: sizes and rules of the algorithm, as `engine` takes them.
+        """
+        check_master(master)
+        if name is not None and not name:
+            raise OptionError("name='' must not be empty. Leave it out, or give the look-up one.")
+        self.master = master
+        self.on = on
+        self.how = how
+        self.algorithm = algorithm
+        self.columns = columns
+        self.io = io
+        self.prefix = prefix
+        self.options: Mapping[str, Any] = options
+        self.name = _folder(master) if name is None else name
+
+    def __repr__(self) -> str:
+        """The master and the terms that are always there."""
+        return f"Lookup({self.master!r}, on={self.on!r}, how={self.how!r})"
+
+    def check(self) -> None:
+        """Refuse terms that no join has."""
+        sizes = {name: value for name, value in self.options.items() if name != "use_filter"}
+        check_join(self.how, self.io)
+        check_options(self.algorithm, sizes)
+        resolve_on(self.on, self.master.key)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether tuples without a master row stay."""
+        return self.how == "left"
+
+    def terms(self) -> dict[str, Any]:
+        """The arguments of a join that finds its rows; the star itself keeps the others."""
+        return {
+            "how": "inner" if self.keeps else self.how,
+            "algorithm": self.algorithm,
+            "columns": self.columns,
+            "io": self.io,
+            **self.options,
+        }
+
+
+def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
+    """The look-ups of a star, after all checks that need no stream; names must differ."""
+    given: object = lookups
+    if not isinstance(given, Sequence) or not given:
+        raise OptionError("Give a list of look-ups: [ss.Lookup(master, on=…), …].")
+    for one in given:
+        if not isinstance(one, Lookup):
+            raise OptionError(
+                f"A look-up is a {type(one).__name__}; it must be an ss.Lookup(master, on=…)."
+            )
+        one.check()
+    names = [one.name for one in given]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise OptionError(
+            f"Look-ups have the same name: {', '.join(twice)}. Tell them apart with name=…."
+        )
+    return tuple(given)
+
+
+def _folder(master: MasterTable) -> str:
+    """The name of the master's folder, without its ending."""
+    return str(master.path).rstrip("/").rsplit("/", 1)[-1].removesuffix(".master")
