@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
+    from semistream.spark.records import parsed
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
 
@@ -67,6 +68,7 @@ __all__ = [
     "estimate_skew",
     "join",
     "local_session",
+    "parsed",
     "pinned_versions",
     "plan",
     "register_source",
@@ -83,6 +85,7 @@ _ON_SPARK = {
     "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",
     "local_session": "semistream.spark.session",
+    "parsed": "semistream.spark.records",
     "register_source": "semistream.spark.source",
 }
 
