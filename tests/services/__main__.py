@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.services.databases import MariaDB, Postgres
-from tests.services.kafka import Kafka, jars
+from tests.services.jars import jars
+from tests.services.kafka import Kafka
 from tests.services.s3 import S3
 from tests.services.service import Service, ServiceError
 
@@ -67,7 +68,8 @@ def install() -> None:
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-q"], check=True, stdout=subprocess.DEVNULL)
         subprocess.run(order, check=True, env=environment, stdout=subprocess.DEVNULL)
-    jars()
+    for name in ("broker", "kafka-connector"):
+        jars(name)
 
 
 def main() -> int:

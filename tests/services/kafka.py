@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.services.service import LOOPBACK, Service, ServiceError, free_port, listens, program
+from tests.services.jars import jars
+from tests.services.service import LOOPBACK, Service, free_port, listens, program
 
-_POM: Final = Path(__file__).with_name("kafka.pom.xml")
 _CLUSTER: Final = "c2VtaXN0cmVhbS10ZXN0cw"
 """Any name of 16 bytes, in base 64."""
-
-
-def jars() -> Path:
-    """The folder of the broker's jars, filled when it is first asked for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = cache / "semistream-tests" / "kafka"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        order = [program("mvn"), "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
-        done = subprocess.run(
-            [*order, f"-DoutputDirectory={folder}"], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise ServiceError(f"Maven could not resolve Kafka's jars: {done.stdout[-2000:]}")
-        (folder / "complete").touch()
-    return folder
 
 
 class Kafka(Service):
@@ -76,4 +58,4 @@ class Kafka(Service):
 
     @property
     def _java(self) -> list[str]:
-        return [program("java"), "-Xmx384m", "-cp", f"{jars()}/*"]
+        return [program("java"), "-Xmx384m", "-cp", f"{jars('broker')}/*"]
