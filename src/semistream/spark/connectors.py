@@ -41,14 +41,22 @@ class Connector:
 
     def coordinates(self, name: str, spark: str) -> str:
         """The coordinates for this Spark; `ConnectorError` if there are none."""
-        minor = ".".join(spark.split(".")[:2])
-        if minor not in self.packages:
+        if not self.fits(spark):
             newest = max(self.packages)
             raise ConnectorError(
                 f"There is no {name} connector for Spark {spark}, which is installed. It exists "
                 f"for Spark {', '.join(sorted(self.packages))}: pip install 'pyspark=={newest}.*'"
             )
-        return self.packages[minor]
+        return self.packages[_minor(spark)]
+
+    def fits(self, spark: str) -> bool:
+        """Whether there is a release for this Spark."""
+        return _minor(spark) in self.packages
+
+
+def _minor(spark: str) -> str:
+    """Without the last number: "4.2"."""
+    return ".".join(spark.split(".")[:2])
 
 
 def _same(coordinates: str) -> dict[str, str]:

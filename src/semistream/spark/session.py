@@ -98,8 +98,8 @@ def _java_output_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
-def check_java() -> None:
-    """Raise `JavaError` unless the Java that Spark would start is there and new enough."""
+def check_java() -> str:
+    """What the Java that Spark would start says of itself; `JavaError` if it is missing or old."""
     java = _java()
     try:
         answer = subprocess.run(
@@ -108,9 +108,10 @@ def check_java() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaError(f"{java} does not start: {error}. {_ADVICE}") from error
     found = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+    said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
     if found is None or int(found[1]) < _OLDEST_JAVA:
-        said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
         raise JavaError(f"{java} says it is {said!r}, which is too old or not known. {_ADVICE}")
+    return said
 
 
 _ADVICE: Final = (
