@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
+    from semistream.spark.records import parsed
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
     from semistream.spark.star import join_star
@@ -96,6 +97,7 @@ __all__ = [
     "join_star",
     "key_table",
     "local_session",
+    "parsed",
     "pinned_versions",
     "plan",
     "register_source",
@@ -116,6 +118,7 @@ _ON_SPARK = {
     "join": "semistream.spark.join",
     "join_star": "semistream.spark.star",
     "local_session": "semistream.spark.session",
+    "parsed": "semistream.spark.records",
     "register_source": "semistream.spark.source",
     "surrogate_keys": "semistream.spark.transformations.surrogates",
 }

@@ -10,6 +10,7 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "ColumnClashError",
+    "ConnectorError",
     "ConservationError",
     "CorruptPageError",
     "HistoryError",
@@ -124,6 +125,10 @@ class InternalError(SemistreamError):
 
 class JavaError(SemistreamError):
     """Java, which Spark runs on, is missing or too old."""
+
+
+class ConnectorError(SemistreamError):
+    """A connector is not known, or does not fit the Spark that is installed."""
 
 
 class MasterChangedError(SemistreamError):

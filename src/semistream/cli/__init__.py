@@ -5,6 +5,7 @@
     semistream master      master tables: build, look at, change, clean up
     semistream compare     the algorithms side by side, without Spark
     semistream tune        the best plan for a master table; measure this machine
+    semistream doctor      whether this machine has what is needed
     semistream compile     compile the kernels ahead of the first join
 
 Other packages add commands by entry points, see `added_commands`; `semistream_papers` adds
@@ -20,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from semistream.cli import compare, compiling, demo, master, run, tune
+from semistream.cli import compare, compiling, demo, doctor, master, run, tune
 from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
@@ -36,6 +37,7 @@ app.command()(demo.demo)
 app.command()(run.run)
 app.command()(compare.compare)
 app.command()(tune.tune)
+app.command()(doctor.doctor)
 app.command("compile")(compiling.compile_kernels)
 
 

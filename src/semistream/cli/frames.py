@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,9 @@ _FORMATS: Final = {
 _COMPRESSED: Final = (".gz", ".bz2", ".zst")
 
 
-def spark_session(log: Path | None = None, **conf: str) -> SparkSession:
+def spark_session(
+    log: Path | None = None, connectors: Sequence[str] = (), **conf: str
+) -> SparkSession:
     """The active session, or a quiet local one that knows the format "semistream"."""
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
@@ -36,7 +38,7 @@ def spark_session(log: Path | None = None, **conf: str) -> SparkSession:
     # This logger would print, as JSON, what the error message says anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     settings = {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} | conf
-    spark = local_session(log=log, **settings)
+    spark = local_session(log=log, connectors=connectors, **settings)
     register_source(spark)
     return spark
 

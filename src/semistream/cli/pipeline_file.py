@@ -37,10 +37,24 @@ class SourceTable:
     format: str
     path: str | None = None
     schema: str | None = None
-    """As SQL: "id long, name string". Streams of files need one."""
+    """As SQL: "id long, name string". Streams of files, and records in JSON, need one."""
+    value: str | None = None
+    """What a message queue's column `value` has, "json" or "avro"; its fields become columns."""
+    keep: list[str] = field(default_factory=list)
+    """Columns of the queue to keep beside those fields, as "topic"."""
     select: list[str] = field(default_factory=list)
     """SQL expressions that make the columns to join, if the source does not have them."""
     options: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise `PipelineFileError` unless parsing has what it needs."""
+        if self.value is None and self.keep:
+            raise PipelineFileError(f"[{where}] has keep, which goes with value. Leave it out.")
+        if self.value is not None and self.schema is None:
+            raise PipelineFileError(
+                f'[{where}] has value = "{self.value}", but no schema: add the fields of a record, '
+                'as schema = "product_id long, quantity int".'
+            )
 
 
 @dataclass(frozen=True)
@@ -172,8 +186,19 @@ class PipelineFile:
     unmatched: UnmatchedTable | None = None
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
-    spark: dict[str, str] = field(default_factory=dict)
-    """Settings of the Spark session, if this command starts it."""
+    spark: dict[str, str | list[str]] = field(default_factory=dict)
+    """Settings of the Spark session, if this command starts it, and the list `connectors`."""
+
+    @property
+    def connectors(self) -> list[str]:
+        """Other systems by name, as "kafka" and "delta"."""
+        found = self.spark.get("connectors", [])
+        return found if isinstance(found, list) else [found]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's own settings."""
+        return {name: str(value) for name, value in self.spark.items() if name != "connectors"}
 
     @classmethod
     def read(cls, path: Path) -> PipelineFile:
@@ -209,7 +234,7 @@ def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
     hints = get_type_hints(kind)
     below = {name: f"{where}.{name}" if where else name for name in found}
     made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
-    if isinstance(made, SinkTable | JoinTable):
+    if isinstance(made, SinkTable | JoinTable | SourceTable):
         made.check(where)
     return made
 
@@ -251,6 +276,8 @@ def _is_a(kind: Any, value: Any) -> bool:
     inner = get_args(kind)
     if _plain(kind) is list:
         return isinstance(value, list) and all(_is_a(inner[0], one) for one in value)
+    if isinstance(kind, UnionType):
+        return any(_is_a(one, value) for one in inner)
     if get_origin(kind) is dict:
         within = value.values() if isinstance(value, dict) else [None]
         return isinstance(value, dict) and all(

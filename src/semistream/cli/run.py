@@ -47,7 +47,7 @@ def run(
         MasterTable.open(asked.master.path)
         log = _log_file(asked)
         with traces_to(log), spark_errors(str(file)):
-            spark = spark_session(log=log, **asked.spark)
+            spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
             pipeline = pipeline_of(asked, spark, metrics, once)
             was_stopped = follow(pipeline, metrics, console)
         output().print(totals(pipeline.status()))
@@ -146,9 +146,14 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
 
 def _stream(source: SourceTable, spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format(source.format).options(**source.options)
-    if source.schema is not None:
+    if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)
     frame = reader.load() if source.path is None else reader.load(source.path)
+    if source.value is not None:
+        from semistream.spark.records import parsed
+
+        assert source.schema is not None  # The file was checked.
+        frame = parsed(frame, source.schema, format=source.value, keep=tuple(source.keep))
     return frame.selectExpr(*source.select) if source.select else frame
 
 

@@ -92,6 +92,12 @@ class _KernelCache(FunctionCache):
             fcntl.lockf(lock, fcntl.LOCK_UN, 1, place)
 
 
+def kept(function: Callable[..., Any]) -> str:
+    """The folder where the compiled code of a kernel, and of others in its package, is kept."""
+    path: str = cast(_Kernel, function)._cache.cache_path
+    return path
+
+
 def _widened(kind: Any) -> Any:
     """The type of an argument; constants and small signed integers count as int64."""
     unliteral: Any = types.unliteral

@@ -12,16 +12,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from semistream.errors import JavaError
+from semistream.errors import ConnectorError, JavaError
 from semistream.relation.storage import Location, local_path
+from semistream.spark.connectors import resolved
 
 __all__ = ["local_session"]
 
@@ -40,15 +42,21 @@ _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def local_session(
-    cores: int | str = "*", memory: str = "2g", log: Location | None = None, **conf: str
+    cores: int | str = "*",
+    memory: str = "2g",
+    log: Location | None = None,
+    connectors: Sequence[str] = (),
+    **conf: str,
 ) -> SparkSession:
     """The active Spark session as it is, or a new one on this machine.
 
     A new session runs `cores` tasks at a time ("*": one per core) in a Java process of `memory`
     bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. The
-    messages of Java and of the workers go to the file `log`, by default to the terminal. `conf`
-    adds Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process
-    that an earlier, stopped session has left behind keeps its memory and its log.
+    messages of Java and of the workers go to the file `log`, by default to the terminal.
+    `connectors` names other systems ("kafka", "delta", "iceberg", "postgresql", "mariadb"): what
+    the installed Spark needs for them is resolved by its coordinates when it starts. `conf` adds
+    Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process that
+    an earlier, stopped session has left behind keeps its memory, its log and its connectors.
     """
     try:
         return SparkSession.active()
@@ -57,10 +65,23 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
-    for name, value in {**_CONF, "spark.driver.memory": memory, **conf}.items():
-        builder = builder.config(name, value)
-    with nullcontext() if log is None else _java_output_to(local_path(log, "log")):
-        return builder.getOrCreate()
+    with (
+        resolved(connectors, pyspark.__version__, conf) as settings,
+        nullcontext() if log is None else _java_output_to(local_path(log, "log")),
+    ):
+        for name, value in {**_CONF, "spark.driver.memory": memory, **settings}.items():
+            builder = builder.config(name, value)
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if not connectors or "JAVA_GATEWAY_EXITED" not in str(error):
+                raise
+            raise ConnectorError(
+                f"Spark did not start with the connectors {', '.join(connectors)}: some of their "
+                "jars could not be resolved. Which, is in Spark's own messages"
+                f"{'' if log is None else f' in {log}'}. Without a way to a repository, give the "
+                'jars as files: local_session(connectors=…, **{"spark.jars": "a.jar,b.jar"}).'
+            ) from error
 
 
 @contextmanager
@@ -77,8 +98,8 @@ def _java_output_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
-def check_java() -> None:
-    """Raise `JavaError` unless the Java that Spark would start is there and new enough."""
+def check_java() -> str:
+    """What the Java that Spark would start says of itself; `JavaError` if it is missing or old."""
     java = _java()
     try:
         answer = subprocess.run(
@@ -87,9 +108,10 @@ def check_java() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaError(f"{java} does not start: {error}. {_ADVICE}") from error
     found = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+    said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
     if found is None or int(found[1]) < _OLDEST_JAVA:
-        said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
         raise JavaError(f"{java} says it is {said!r}, which is too old or not known. {_ADVICE}")
+    return said
 
 
 _ADVICE: Final = (

@@ -1,0 +1,146 @@
+"""Connectors by name: the jars and settings that a Spark session needs for other systems.
+
+Spark resolves them by their coordinates when its Java process starts. Each release of a connector
+fits some releases of Spark, and with another one fails with errors of the Java linker; the table
+here knows which. A jar that the session is given as a file is not resolved again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from semistream.errors import ConnectorError
+
+__all__ = ["CONNECTORS", "Connector", "resolved"]
+
+_PACKAGES: Final = "spark.jars.packages"
+_JARS: Final = "spark.jars"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_IVY: Final = "spark.jars.ivySettings"
+_LISTS: Final = (_PACKAGES, _JARS, _EXTENSIONS)
+"""Settings that are lists: what a user gives is added to."""
+_CENTRAL_ONLY: Final = (
+    '<ivysettings><settings defaultResolver="central"/>'
+    '<resolvers><ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>'
+)
+"""Spark's own list has a repository besides, which may keep one waiting for minutes."""
+
+
+@dataclass(frozen=True)
+class Connector:
+    """A connector: its coordinates for each Spark it fits, and the settings it asks for."""
+
+    packages: Mapping[str, str]
+    """From Spark's version, as "4.2", to coordinates."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def coordinates(self, name: str, spark: str) -> str:
+        """The coordinates for this Spark; `ConnectorError` if there are none."""
+        if not self.fits(spark):
+            newest = max(self.packages)
+            raise ConnectorError(
+                f"There is no {name} connector for Spark {spark}, which is installed. It exists "
+                f"for Spark {', '.join(sorted(self.packages))}: pip install 'pyspark=={newest}.*'"
+            )
+        return self.packages[_minor(spark)]
+
+    def fits(self, spark: str) -> bool:
+        """Whether there is a release for this Spark."""
+        return _minor(spark) in self.packages
+
+
+def _minor(spark: str) -> str:
+    """Without the last number: "4.2"."""
+    return ".".join(spark.split(".")[:2])
+
+
+def _same(coordinates: str) -> dict[str, str]:
+    """A jar that does not depend on Spark's version."""
+    return dict.fromkeys(("4.0", "4.1", "4.2", "4.3"), coordinates)
+
+
+CONNECTORS: Final[Mapping[str, Connector]] = {
+    "kafka": Connector(
+        {
+            "4.0": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+            "4.1": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0",
+            "4.2": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        }
+    ),
+    "avro": Connector({"4.0": "org.apache.spark:spark-avro_2.13:4.0.0"}),
+    "delta": Connector(
+        {
+            "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
+            "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+            "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+        },
+        {
+            _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        },
+    ),
+    "iceberg": Connector(
+        {
+            "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+            "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        },
+        {_EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+    ),
+    "postgresql": Connector(_same("org.postgresql:postgresql:42.7.8")),
+    "mariadb": Connector(_same("org.mariadb.jdbc:mariadb-java-client:3.5.6")),
+}
+"""What `local_session(connectors=…)` knows."""
+
+
+@contextmanager
+def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The settings of a session with these connectors, while it starts.
+
+    `conf` has the user's settings: they win, and lists among them are added to.
+    """
+    settings: dict[str, str] = {}
+    for name in names:
+        connector = _known(name)
+        coordinates = connector.coordinates(name, spark)
+        wanted = dict(connector.settings)
+        if not _is_given(coordinates, conf):
+            wanted[_PACKAGES] = coordinates
+        for setting, value in wanted.items():
+            if setting in _LISTS and setting in settings:
+                value = f"{settings[setting]},{value}"
+            settings[setting] = value
+    for setting, value in conf.items():
+        if setting in _LISTS and setting in settings:
+            value = f"{value},{settings[setting]}"
+        settings[setting] = value
+    with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
+        if _PACKAGES in settings and "spark.jars.repositories" not in settings:
+            file = Path(folder) / "ivy.xml"
+            file.write_text(_CENTRAL_ONLY)
+            settings.setdefault(_IVY, str(file))
+        yield settings
+
+
+def _known(name: str) -> Connector:
+    if name not in CONNECTORS:
+        raise ConnectorError(
+            f"There is no connector {name!r}. Known are: {', '.join(CONNECTORS)}. For another one "
+            f'give its coordinates: local_session(**{{"{_PACKAGES}": "group:artifact:version"}}).'
+        )
+    return CONNECTORS[name]
+
+
+def _is_given(coordinates: str, conf: Mapping[str, str]) -> bool:
+    """Whether the user names the artifact already, as a file or by coordinates of any version."""
+    group, artifact, _ = coordinates.split(":")
+    files = [Path(jar).name for jar in conf.get(_JARS, "").split(",")]
+    named = conf.get(_PACKAGES, "").split(",")
+    return any(file.startswith(f"{artifact}-") for file in files) or any(
+        one.startswith(f"{group}:{artifact}:") for one in named
+    )

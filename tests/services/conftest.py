@@ -1,0 +1,64 @@
+"""Where the services are. A test that needs one which does not run fails: it never skips."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def _where(name: str) -> str:
+    found = os.environ.get(f"SEMISTREAM_TEST_{name}")
+    if found is None:
+        pytest.fail(f"{name} does not run. Run these tests with: make services-test")
+    return found
+
+
+class Topics:
+    """Topics of one broker."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._admin = AdminClient({"bootstrap.servers": server})
+
+    def new(self, partitions: int = 2) -> str:
+        """A topic of its own."""
+        name = f"sales-{uuid4().hex[:8]}"
+        made = self._admin.create_topics([NewTopic(name, partitions, 1)])
+        made[name].result(60)
+        return name
+
+    def delete(self, name: str) -> None:
+        """Remove a topic."""
+        self._admin.delete_topics([name])[name].result(60)
+
+    def send(self, topic: str, records: Sequence[bytes | None], keys: Sequence[bytes] = ()) -> None:
+        """Send records and wait until the broker has them."""
+        producer = Producer({"bootstrap.servers": self.server, "linger.ms": 20})
+        for number, record in enumerate(records):
+            producer.produce(topic, record, keys[number] if keys else None)
+            if number % 10_000 == 0:
+                producer.poll(0)
+        assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="session")
+def topics() -> Topics:
+    """The broker."""
+    return Topics(_where("KAFKA"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is removed after the test: warehouses are large."""
+    yield tmp_path
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+Maker = Callable[[], str]
