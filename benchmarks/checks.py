@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 import semistream as ss
 from results import machine, write_results
-from semistream.kernels import compiling, page_check, pages
+from semistream.kernels import compiling, page_check, pages, steps
 from semistream.kernels.copying import load_2, load_4
-from semistream.parts import frame_finder, in_place, steps
+from semistream.parts import frame_finder, in_place
 from semistream.workload import ZipfKeys, products, sales
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,7 +39,7 @@ WAYS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "in place": (in_place, "locate", {"algorithm": "hybridjoin", "io": "buffered"}),
     "look-ups": (frame_finder, "find_rows", {"algorithm": "hybridjoin", "io": "unmapped"}),
     "steps": (
-        steps.kernels,
+        steps,
         "advance",
         {"algorithm": "hybridjoin", "io": "unmapped", "look_ups": 0},
     ),
@@ -133,7 +133,7 @@ class Way:
         engine = ss.engine(master, on="product_id", memory=self._memory, **self.options)
         gc.collect()
         began = time.process_time()
-        rows = sum(batch.num_rows for batch in engine.run(self._stream))
+        rows: int = sum(batch.num_rows for batch in engine.run(self._stream))
         self.seconds[which].append(time.process_time() - began)
         engine.close()
         setattr(self.place, self.kernel, self.kernels["with"])

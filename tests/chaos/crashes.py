@@ -42,7 +42,7 @@ from tests.chaos.storage_faults import (
 )
 
 ROWS: Final = 40
-Work = Callable[..., None]
+Work = Callable[..., object]
 
 
 def killed(point: str, times: int, work: Work, *arguments: Any) -> bool:
