@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
@@ -58,7 +59,9 @@ def small_disk(folder: Path, size: int) -> Iterator[SmallDisk]:
     """A filesystem of so many bytes in a new folder, if that can be had."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "chaos", str(folder)]
-    is_mounted = not subprocess.run(command, capture_output=True, check=False).returncode
+    is_mounted = shutil.which("mount") is not None and not (
+        subprocess.run(command, capture_output=True, check=False).returncode
+    )
     disk = SmallDisk(folder, is_mounted)
     try:
         yield disk
