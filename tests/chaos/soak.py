@@ -44,8 +44,8 @@ ALLOWED: Final = {
     "heap_mb": 24.0,
     "disk_mb": 8.0,
 }
-"""How much may be added over the judged part of a run, whatever its length. The log keeps a thousand
-batches, and Spark a hundred, so the first of a run add to the disk."""
+"""How much may be added over the judged part of a run, whatever its length. The log keeps a
+thousand batches, and Spark a hundred, so the first of a run add to the disk."""
 JAVA: Final = "-Xms768m -XX:+AlwaysPreTouch -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """All of the heap is resident from the start: what it really needs shows after it is cleaned up."""
 
