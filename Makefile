@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery chaos coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test figures recovery chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
@@ -21,8 +21,17 @@ figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the
 recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
 	$(BIN)/python -m pytest tests/recovery
 
-chaos: $(STAMP) ## Attack it with damaged and hostile files and random joins: MINUTES=2 SEED=1
+chaos: $(STAMP) ## Attack it with faults, kills, hostile files and random joins: MINUTES=2 SEED=1
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
+
+# Attacks in turns, and then one pipeline on each kind of Spark: some five minutes.
+chaos-short: chaos ## As make chaos, and kills of pipelines, also on a real cluster
+	$(BIN)/python -m tests.chaos --cases 1 --seed $(or $(SEED),1) --minutes 30 \
+	  --attack 'kills of pipelines, local' --attack 'kills of pipelines, executors' \
+	  --attack 'kills of pipelines, standalone' --attack 'pipelines on a full disk'
+
+soak: $(STAMP) ## Run a pipeline for long, and see that nothing grows: MINUTES=60
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --cov

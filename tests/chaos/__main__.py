@@ -81,13 +81,20 @@ class Run:
             with open(self._results, "a") as file:
                 file.write(group.line())
 
-    def until(self, end: float, attacks: Iterable[Attack], first: int, cases: int | None) -> None:
+    def until(
+        self,
+        end: float,
+        attacks: Iterable[Attack],
+        first: int,
+        cases: int | None,
+        per_child: int | None,
+    ) -> None:
         """Take turns until the time is over, or each attack has had so many cases."""
         at = dict.fromkeys(attacks, first)
         most = None if cases is None else first + cases
         while at:
             for attack in list(at):
-                stop = at[attack] + attack.per_child
+                stop = at[attack] + (per_child or attack.per_child)
                 stop = stop if most is None else min(stop, most)
                 self.cases(attack, at[attack], stop)
                 at[attack] = stop
@@ -105,6 +112,7 @@ def main() -> int:
     parser.add_argument("--attack", action="append", choices=sorted(ATTACKS), help="only these")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--cases", type=int, help="at most so many cases of each attack")
+    parser.add_argument("--per-child", type=int, help="cases that one child process runs")
     parser.add_argument("--case", type=int, help="run just this case of the attack again")
     parser.add_argument("--results", type=Path, help="a file to add JSON lines to")
     parser.add_argument("--table", type=Path, nargs="+", help="print what these files tell")
@@ -118,7 +126,8 @@ def main() -> int:
         ATTACKS[name] for name in asked.attack or ATTACKS if asked.attack or ATTACKS[name].quick
     ]
     run = Run(asked.seed, asked.results)
-    run.until(time.monotonic() + 60 * asked.minutes, attacks, asked.first, asked.cases)
+    end = time.monotonic() + 60 * asked.minutes
+    run.until(end, attacks, asked.first, asked.cases, asked.per_child)
     print(table(run.groups))
     for name, one in run.found[:20]:
         again = f"--seed {asked.seed} --attack '{name}' --case {one.number}"

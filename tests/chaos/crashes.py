@@ -42,7 +42,7 @@ from tests.chaos.storage_faults import (
 )
 
 ROWS: Final = 40
-Work = Callable[..., None]
+Work = Callable[..., object]
 
 
 def killed(point: str, times: int, work: Work, *arguments: Any) -> bool:
@@ -409,7 +409,9 @@ def struck(rng: random.Random, folder: Path, number: int) -> Verdict:
     """Run the case of this number in `CASES`."""
     case, name, point = CASES[number]
     try:
-        verdict = case(rng, folder, name, point)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            verdict = case(rng, folder, name, point)
     except SemistreamError:
         # After a kill there is no reason for any error.
         return Verdict(LOST, f"{name} {point} {traceback.format_exc(limit=-4)}")

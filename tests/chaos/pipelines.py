@@ -34,6 +34,7 @@ import semistream as ss
 from semistream.errors import SemistreamError
 from tests.chaos.attack import FINE, LOST, TWICE, UNCLEAR, WRONG, Attack, Verdict
 from tests.chaos.cluster import Cluster
+from tests.chaos.small_disk import SmallDisk, small_disk
 from tests.recovery.conftest import Process, Shop
 
 POINTS: Final = (
@@ -73,7 +74,11 @@ class Killed:
     rng: random.Random
     url: str
     rejected: Path
+    scratch: Path
+    """For logs, and for what Spark puts aside."""
     cluster: Cluster | None = None
+    disk: SmallDisk | None = None
+    is_full: bool = False
     kills: Counter[str] = field(default_factory=Counter)
     told: list[str] = field(default_factory=list)
     """What it has said of errors."""
@@ -83,14 +88,16 @@ class Killed:
 
         It dies at the crash point; at step number `i` a process of the kind `steps[i]` is killed.
         """
-        mark = self.shop.folder / f"mark-{len(self.kills)}-{self.rng.getrandbits(40)}"
+        mark = self.scratch / f"mark-{len(self.kills)}-{self.rng.getrandbits(40)}"
+        local = str(self.scratch / "tmp")
         environment = self.shop._environment() | {"PYTHONPATH": _python_path()}
+        environment |= {"SPARK_LOCAL_DIRS": local, "SPARK_WORKER_DIR": local}
         if point:
             environment |= {"SEMISTREAM_CRASH_AT": point, "SEMISTREAM_CRASH_MARK": str(mark)}
         command = [sys.executable, "-m", "tests.chaos.pipeline_script"]
         command += [str(self.shop.folder), str(self.rejected), self.url]
         with (
-            open(self.shop.folder / "log", "ab") as log,
+            open(self.scratch / "log", "ab") as log,
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=ROOT
             ) as started,
@@ -128,7 +135,7 @@ class Killed:
                 self.told.append(line.decode().strip())
             if line.startswith(b"step"):
                 number += 1
-                if number % 7 == 0:
+                if number % 7 == 0 and not self.is_full:
                     self.shop.update()
                 if number in steps:
                     family += root.below()
@@ -141,7 +148,22 @@ class Killed:
         for process in (*root.below(), root):
             process.kill()
 
+    def make_room(self) -> None:
+        """The disk is not full any more."""
+        if self.disk is not None:
+            self.disk.empty()
+            self.is_full = False
+
+    def log(self) -> str:
+        """What Spark and Python have said."""
+        return (self.scratch / "log").read_text(errors="replace")
+
     def _kill(self, kind: str, root: Process) -> None:
+        if kind == "full disk" and self.disk is not None:
+            self.disk.fill(self.rng.randrange(200_000))
+            self.is_full = True
+            self.kills[kind] += 1
+            return
         places = [root, *(self.cluster.workers if self.cluster else ())]
 
         def below(needle: str) -> list[Process]:
@@ -289,8 +311,10 @@ def _case(where: str) -> Callable[[random.Random, Path], Verdict]:
         url = {"local": "local[2,12]", "executors": "local-cluster[2,1,1024]"}.get(where)
         rejected = Path(tempfile.mkdtemp(prefix="chaos-", dir=_elsewhere())) / "rejected"
         try:
-            shop = opened(folder, rng.getrandbits(32))
-            killed = Killed(shop, rng, url or (cluster.url if cluster else ""), rejected, cluster)
+            (folder / "shop").mkdir()
+            shop = opened(folder / "shop", rng.getrandbits(32))
+            there = url or (cluster.url if cluster else "")
+            killed = Killed(shop, rng, there, rejected, folder, cluster)
             return _tortured(killed, rng, where)
         except SemistreamError:
             # After a kill there is no reason for any error.
@@ -328,14 +352,36 @@ def _tortured(killed: Killed, rng: random.Random, where: str) -> Verdict:
     return _verdict(killed, kind, f"{fault} ({note})")
 
 
+def _full_disk(rng: random.Random, folder: Path) -> Verdict:
+    """The disk of checkpoint, sink and master is full at a seeded step; later there is room."""
+    with small_disk(folder / "disk", 64 << 20) as disk:
+        shop = opened(disk.folder, rng.getrandbits(32))
+        rejected = disk.folder / "rejected"
+        killed = Killed(shop, rng, "local[2,12]", rejected, folder, disk=disk)
+        try:
+            for _ in range(4):
+                is_done = killed.run("", {rng.randint(2, 40): "full disk"})
+                killed.make_room()
+                if not is_done and killed.told and "SparkLost" in killed.told[0]:
+                    return _verdict(killed, UNCLEAR, f"a full disk was told as {killed.told[0]}")
+                if not is_done and "No space left on device" not in killed.log():
+                    return _verdict(killed, UNCLEAR, f"nobody says that it is full: {killed.told}")
+            if not killed.run():
+                return _verdict(killed, UNCLEAR, f"with room it does not go on: {killed.told}")
+            return _verdict(killed, *judged(killed))
+        except SemistreamError:
+            return Verdict(LOST, traceback.format_exc(limit=-4))
+
+
 def _verdict(killed: Killed, kind: str, note: str) -> Verdict:
     if kind != FINE:
-        log = (killed.shop.folder / "log").read_text(errors="replace").splitlines()
-        note += f"\n{dict(killed.kills)}\n" + "\n".join(log[-25:])
+        last = killed.log().splitlines()[-25:]
+        note += f"\n{dict(killed.kills)}\n" + "\n".join(last)
     return Verdict(kind, note, killed.kills.total())
 
 
-ATTACKS: Final = tuple(
-    Attack(f"kills of pipelines, {where}", _case(where), per_child=4, quick=False)
-    for where in ("local", "executors", "standalone")
+_WHERE: Final = ("local", "executors", "standalone")
+ATTACKS: Final = (
+    *(Attack(f"kills of pipelines, {place}", _case(place), 4, quick=False) for place in _WHERE),
+    Attack("pipelines on a full disk", _full_disk, per_child=4, quick=False),
 )

@@ -11,6 +11,7 @@ from tests.chaos import (
     object_store,
     pipelines,
     shed,
+    small_disk,
     storage_faults,
 )
 from tests.chaos.attack import Attack
@@ -25,6 +26,7 @@ ATTACKS: dict[str, Attack] = {
         fuzz.ATTACK,
         *storage_faults.ATTACKS,
         crashes.ATTACK,
+        small_disk.ATTACK,
         object_store.ATTACK,
         *pipelines.ATTACKS,
     )

@@ -1,4 +1,4 @@
-"""Faults of the file system, at seeded calls: full, read-only, failing, short, vanishing.
+"""Faults of the file system, at seeded calls: full, read-only, failing, short, vanishing, slow.
 
 The faults are under the `Storage` protocol, so build, update, compaction, vacuum and joins all meet
 them. After a fault the caller must have an error that says what is wrong, a reader must still see a
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,9 +37,14 @@ KINDS: Final = {
     "failing": (WRITES + READS, errno.EIO),
     "short": (("write", "open_sink", "read_into", "page"), None),
     "vanished": (READS, errno.ENOENT),
+    "shrunk": (("read_into", "open_pages", "page"), None),
+    "slow": (READS, None),
+    "hanging": (READS, None),
     "killed": ((*WRITES, "remove"), None),
 }
-"""What goes wrong, and in which calls; "killed" ends the process there, as kill -9 does."""
+"""What goes wrong, and in which calls; "killed" ends the process there, as kill -9 does. A "shrunk"
+file is cut to its half; a "slow" read, and a "hanging" one, is right in the end."""
+SECONDS: Final = {"slow": 0.005, "hanging": 0.5}
 
 
 class Faults:
@@ -47,6 +53,7 @@ class Faults:
     def __init__(self, kind: str, at: int, stays: bool) -> None:
         self.kind, self.at, self.stays = kind, at, stays
         self.calls, self.struck = 0, 0
+        self._cut: dict[Path, bytes] = {}
 
     def strikes(self, call: str) -> bool:
         """Whether this call is one that fails."""
@@ -58,7 +65,22 @@ class Faults:
         self.struck += hit
         if hit and self.kind == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if hit and self.kind in SECONDS:
+            time.sleep(SECONDS[self.kind] if self.kind == "slow" or self.struck == 1 else 0)
+            return False
         return hit
+
+    def shrink(self, path: Path) -> None:
+        """Cut a file to its half, until `mend`."""
+        if path.is_file():
+            self._cut.setdefault(path, path.read_bytes())
+            os.truncate(path, path.stat().st_size // 2)
+
+    def mend(self) -> None:
+        """Give files that were cut their content again."""
+        for path, data in self._cut.items():
+            path.write_bytes(data)
+        self._cut.clear()
 
     def error(self, name: object) -> OSError:
         """The error of the operating system."""
@@ -95,15 +117,18 @@ class _FaultySource:
 
     descriptor = -1
 
-    def __init__(self, source: PageSource, name: str, faults: Faults) -> None:
-        self._source, self._name, self._faults = source, name, faults
+    def __init__(self, source: PageSource, path: Path, faults: Faults) -> None:
+        self._source, self._path, self._faults = source, path, faults
 
     def read_into(self, memory: memoryview, position: int) -> int:
         if not self._faults.strikes("page"):
             return self._source.read_into(memory, position)
         if self._faults.kind == "short":
             return self._source.read_into(memory[: len(memory) // 2], position)
-        raise self._faults.error(self._name)
+        if self._faults.kind == "shrunk":
+            self._faults.shrink(self._path)
+            return self._source.read_into(memory, position)
+        raise self._faults.error(self._path)
 
     def close(self) -> None:
         self._source.close()
@@ -118,6 +143,9 @@ def injected(faults: Faults) -> Iterator[None]:
     def failing(name: str) -> Callable[..., Any]:
         def call(self: LocalStorage, *arguments: Any, **named: Any) -> Any:
             if not faults.strikes(name):
+                return kept[name](self, *arguments, **named)
+            if faults.kind == "shrunk":
+                faults.shrink(self.path / arguments[0])
                 return kept[name](self, *arguments, **named)
             if faults.kind == "short" and name == "read_into":
                 view = arguments[1]
@@ -135,8 +163,10 @@ def injected(faults: Faults) -> Iterator[None]:
 
     def open_pages(self: LocalStorage, name: str, direct: bool) -> PageSource:
         if faults.strikes("open_pages"):
-            raise faults.error(self.shown(name))
-        return _FaultySource(kept["open_pages"](self, name, direct), name, faults)
+            if faults.kind != "shrunk":
+                raise faults.error(self.shown(name))
+            faults.shrink(self.path / name)
+        return _FaultySource(kept["open_pages"](self, name, direct), self.path / name, faults)
 
     replaced = {name: failing(name) for name in kept}
     replaced |= {"open_sink": open_sink, "open_pages": open_pages}
@@ -147,6 +177,7 @@ def injected(faults: Faults) -> Iterator[None]:
     finally:
         for name, method in kept.items():
             setattr(LocalStorage, name, method)
+        faults.mend()
 
 
 Rows = dict[int, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -13,13 +14,25 @@ from pathlib import Path
 import pytest
 
 from semistream import crash_points
-from tests.chaos import crashes, pipelines, registry
+from tests.chaos import crashes, pipelines, registry, small_disk, soak
 from tests.chaos.__main__ import run_batch
-from tests.chaos.attack import CRASHED, FINE, LOST, TWICE, UNCLEAR, WRONG, Attack, Verdict, differs
+from tests.chaos.attack import (
+    CRASHED,
+    FAULTS,
+    FINE,
+    LOST,
+    TWICE,
+    UNCLEAR,
+    WRONG,
+    Attack,
+    Verdict,
+    differs,
+)
 from tests.chaos.child import judged
+from tests.chaos.results import Group, table
 
 
-@pytest.mark.parametrize("name", registry.ATTACKS)
+@pytest.mark.parametrize("name", [n for n, one in registry.ATTACKS.items() if one.quick])
 def test_a_few_cases_of_each_attack(name: str, tmp_path: Path) -> None:
     for number in range(3):
         folder = tmp_path / str(number)
@@ -54,10 +67,11 @@ def test_no_crash_point_ends_a_process_unless_asked(tmp_path: Path) -> None:
     program = "from semistream.crash_points import reached\nfor _ in range(3): reached('log.begun')"
     ends = []
     for at in (None, "log.begun:4", "log.begun:3", "log.begun", "log.begun"):
-        more = {} if at is None else {"SEMISTREAM_CRASH_AT": at}
-        marked = {"SEMISTREAM_CRASH_MARK": str(tmp_path / "mark")}
+        environment = os.environ | {"SEMISTREAM_CRASH_MARK": str(tmp_path / "mark")}
+        if at is not None:
+            environment["SEMISTREAM_CRASH_AT"] = at
         command = [sys.executable, "-c", program]
-        ends.append(subprocess.run(command, env=os.environ | marked | more).returncode)
+        ends.append(subprocess.run(command, env=environment, check=False).returncode)
     # Once the mark is there, no process ends.
     assert ends == [0, 0, -signal.SIGKILL, 0, 0]
 
@@ -90,3 +104,49 @@ def test_rows_are_judged() -> None:
     assert differs(rows[:1], rows) == LOST
     assert differs([*rows, rows[0]], rows) == TWICE
     assert differs([*rows, (3, "c")], rows) == WRONG
+
+
+def test_without_a_small_disk_the_size_of_files_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_disk.shutil, "which", lambda _: None)
+    with small_disk.small_disk(tmp_path / "disk", 1 << 20) as disk:
+        disk.fill(1000)
+        with pytest.raises(OSError, match="File too large"):
+            (disk.folder / "file").write_bytes(bytes(2000))
+        disk.empty()
+        (disk.folder / "file").write_bytes(bytes(2000))
+
+
+def test_the_table_of_the_docs_is_that_of_the_results() -> None:
+    here = Path(__file__)
+    groups = Group.read(sorted((here.parent / "results").glob("*.jsonl")))
+    assert table(groups) in (here.parents[2] / "docs" / "reliability.md").read_text()
+
+
+def test_a_table_has_a_line_for_each_attack_and_their_sum() -> None:
+    none = dict.fromkeys(FAULTS, 0)
+    groups = [
+        Group("a", 1, 0, 10, 30, 60.0, none),
+        Group("b", 1, 0, 5, 5, 6.0, none | {"lost": 1}, ["3 lost: x"]),
+        Group("a", 1, 10, 10, 1000, 60.0, none),
+    ]
+    assert [Group(**json.loads(group.line())) for group in groups] == groups
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table(groups).splitlines()]
+    assert rows[0] == ["attack", "cases", "struck", *FAULTS, "minutes"]
+    assert rows[2:] == [
+        ["a", "20", "1,030", "0", "0", "0", "0", "0", "2"],
+        ["b", "5", "5", "1", "0", "0", "0", "0", "0"],
+        ["all", "25", "1,035", "1", "0", "0", "0", "0", "2"],
+    ]
+
+
+def test_a_soak_sees_what_grows_after_it_is_warm() -> None:
+    def sample(minute: int, leak: float) -> soak.Sample:
+        # It doubles while it warms up, and then goes up and down.
+        steady = min(minute, 30) * 10 + minute % 2
+        return soak.Sample(minute, minute, 50, 20, 100 + leak * minute, steady, 9, 9, 5)
+
+    assert soak.too_much([sample(minute, 0.0) for minute in range(100)]) == {}
+    leaking = soak.too_much([sample(minute, 0.5) for minute in range(100)])
+    assert leaking == {"driver_mb": pytest.approx(0.5 * 59, abs=1)}

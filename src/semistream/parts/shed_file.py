@@ -94,7 +94,17 @@ class ShedFile:
             raise ShedFileError(f"{folder} cannot be a folder of shed tuples: {error}.") from error
         file = cls(folder, max_bytes, _lock(folder))
         file._now = now
-        file._find()
+        try:
+            file._find()
+        except BaseException as error:
+            # Not when the error is forgotten, but now: the next try may follow at once.
+            file._unlock()
+            if isinstance(error, OSError):
+                raise ShedFileError(
+                    f"What an earlier run left in {folder} cannot be opened: {error}. Nothing of "
+                    "it is lost: make room there, or mend the disk, and run again."
+                ) from error
+            raise
         return file
 
     def __len__(self) -> int:
@@ -187,18 +197,21 @@ class ShedFile:
             if self._place == 0:
                 self._reading, self._rest, self._place_taken = None, None, 0
             self._place = max(0, self._place - 1)
-        self._write_cursor()
+        with self._writing():
+            self._write_cursor()
         reached("shed.struck")
         for segment in finished:
             segment.path.unlink()
 
     def close(self) -> None:
         """Close the files and let others have the folder; what was not let go of stays in it."""
-        self._seal()
         self._reading = None
-        if not self._segments:
-            (self.folder / "cursor.json").unlink(missing_ok=True)
-        self._unlock()
+        try:
+            self._seal()
+            if not self._segments:
+                (self.folder / "cursor.json").unlink(missing_ok=True)
+        finally:
+            self._unlock()
 
     def check(self) -> None:
         """Assert that counts, files and the bound agree."""
@@ -223,7 +236,9 @@ class ShedFile:
 
     def _seal(self) -> None:
         """The newest segment is written to no more."""
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        with self._writing():
             self._writer.end()
             reached("shed.sealed")
             self._writer, self._unsynced = None, 0

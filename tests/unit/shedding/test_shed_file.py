@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -331,3 +333,28 @@ def test_the_checksum_is_of_the_bytes_in_the_file(tmp_path: Path) -> None:
     assert xxhash.xxh3_64_hexdigest(b"0.5" + body).encode() in path.read_bytes()
     assert [p.batch for p in file.take(100)] == [rows]
     file.close()
+
+
+@pytest.mark.parametrize("step", ["close", "let_go", "recover"])
+def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = ShedFile.recover(tmp_path)
+    file.append(0.0, piece(0, 10))
+    if step == "recover":
+        file.close()
+    file.take(5)
+    with monkeypatch.context() as patch:
+        patch.setattr("semistream.parts.shed_file.os.replace", full)
+        with pytest.raises((ShedSpaceError, ShedFileError), match="No space left on device"):
+            {"close": file.close, "let_go": lambda: file.let_go(5)}.get(
+                step, lambda: ShedFile.recover(tmp_path)
+            )()
+    if step == "let_go":
+        file.close()
+    again = ShedFile.recover(tmp_path)
+    assert [n for one in again.take(10) for n in numbers([one.batch])][-5:] == list(range(5, 10))
+    again.close()
