@@ -26,6 +26,7 @@ from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.in_place import InPlace
+from semistream.parts.index_steps import IndexSteps, can_look_up
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
 from semistream.parts.learned import Learned, Legacy
@@ -172,6 +173,15 @@ class Assembly:
             return None
         parts = self.disk, waiting, self.output, self.recorder, self.front
         return Steps(self.master, self.shape, *parts)
+
+    def index_steps(self) -> IndexSteps | None:
+        """The same for INLJ, which has no waiting tuples."""
+        if not isinstance(self.buffer, StreamBuffer):
+            return None
+        if not can_look_up(self.master, self.shape, self.disk):
+            return None
+        parts = self.disk, self.output, self.recorder, self.front
+        return IndexSteps(self.master, self.shape, *parts, self.budget.grant("stream buffer"))
 
     def _fences(self) -> NDArray[np.int64]:
         """The first code of each partition, when the master is in key order; else nothing."""

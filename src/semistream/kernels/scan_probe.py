@@ -11,10 +11,12 @@ import numpy as np
 
 from semistream.kernels.chains import BLOCK, MATCHED, NONE, bucket_of
 from semistream.kernels.compiling import kernel
+from semistream.kernels.copying import prefetch
 from semistream.kernels.pages import code_of
 from semistream.kernels.results import Found, Results
 from semistream.kernels.step_probe import (
     PartitionPages,
+    is_partial,
     partition_pages,
     put_out,
     room_for,
@@ -61,13 +63,15 @@ def _follows(pages: PartitionPages, page: int, row: int) -> bool:
 
 @kernel
 def _note_row(relation: Relation, pages: PartitionPages, step: Step, page: int, row: int) -> None:
-    """Note a row that WAITS tuples matched for the observer, if its code is frequent.
+    """Note a row that WAITS tuples matched for the observer, if its code is frequent and whole.
 
     When the observer's time passes it may call other codes frequent, so all are noted then. The
     rows of a code stand together.
     """
     state, at = step.state, step.state[CANDIDATES]
-    if state[WAITS] < step.threshold and step.counts[READS] < step.tick:
+    code = code_of(pages.fields[page, pages.code], row)
+    is_enough = state[WAITS] >= step.threshold or step.counts[READS] >= step.tick
+    if not is_enough or is_partial(relation, state[PARTITION], code):
         return
     number = row_number(relation, page_range(relation, state[PARTITION])[0], page, row)
     if at and step.candidates[at - 1].last == number and _follows(pages, page, row):
@@ -90,12 +94,17 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step) ->
     pages = partition_pages(relation, state[PARTITION])
     page, row, slot, waits, count = state[PAGE], state[ROW], state[SLOT], state[WAITS], 0
     field, rows = pages.fields[page, pages.code], pages.rows[page]
-    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int32)
+    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int64)
+    heads_at, nodes_at = heads.ctypes.data, nodes.ctypes.data
     while row < rows:
         block = min(BLOCK, rows - row)
-        # First all heads of a block, then their nodes: loads that do not wait for each other.
+        # Ask for all heads of a block, then for their tuples: memory is not waited for one by one.
         for i in range(block):
-            firsts[i] = heads[bucket_of(0, window.bits, code_of(field, row + i))]
+            firsts[i] = bucket_of(0, window.bits, code_of(field, row + i))
+            prefetch(heads_at + heads.itemsize * firsts[i])
+        for i in range(block):
+            firsts[i] = heads[firsts[i]]
+            prefetch(nodes_at + nodes.itemsize * firsts[i])
         for i in range(block):
             if slot == NONE:
                 slot, waits = firsts[i], 0

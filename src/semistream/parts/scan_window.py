@@ -87,9 +87,16 @@ class ScanWindow:
         return ring_free(self._ring)
 
     @property
-    def position(self) -> int:
-        """How many partitions the scan has passed; a multiple of the cycle where R begins."""
-        return int(self._ring.ends[POSITION])
+    def partition(self) -> int:
+        """The partition of R that is next."""
+        return int(self._ring.ends[POSITION]) % self.least
+
+    @property
+    def following(self) -> int | None:
+        """The partition behind that one, if a tuple that waits now will wait for it too."""
+        ends = self._ring.ends
+        follows = len(self) and ends[LATEST] > ends[POSITION] + 1
+        return int(ends[POSITION] + 1) % self.least if follows else None
 
     def oldest(self) -> int:
         """The slot of the tuple that has waited longest; there must be one."""
@@ -133,14 +140,9 @@ class ScanWindow:
         """No more could enter."""
         self.was_full = True
 
-    def pass_partition(self) -> bool:
-        """The partition at this position is read. Whether a tuple also waits for the next one."""
-        ends = self._ring.ends
-        ends[POSITION] += 1
-        return bool(len(self) and ends[LATEST] > ends[POSITION])
-
     def probe(self, partition: Partition) -> Batches:
-        """Output r ⋈ H for every row of the partition."""
+        """Output r ⋈ H for every row of the next partition, which the scan passes then."""
+        self._ring.ends[POSITION] += 1
         yield from self._prober.probe(partition, 0, 0, len(partition.codes))
 
     def check(self) -> None:
