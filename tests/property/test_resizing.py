@@ -24,7 +24,7 @@ from semistream.metrics import Recorder
 from semistream.parts import arrival_queue
 from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import Partition
-from semistream.parts.scan_window import ScanWindow, window_bytes
+from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import Arrivals
 from semistream.parts.stream_table import BYTES_PER_SLOT, StreamTable, table_bytes
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
@@ -66,10 +66,10 @@ def tuples(codes: list[int], serial: int) -> list[dict[str, Any]]:
     ]
 
 
-def grown_bytes(begun: int, fences: int, capacity: int) -> int:
+def grown_bytes(begun: int, fences: int, capacity: int, cycle: int = 0) -> int:
     """A table that began with so many slots and has `capacity` now: its buckets are the first's."""
     per_slot = BYTES_PER_SLOT + LAYOUT.slot_bytes + HEAP_PER_SLOT
-    first = table_bytes(begun, fences, LAYOUT, begun * HEAP_PER_SLOT)
+    first = table_bytes(begun, fences, LAYOUT, begun * HEAP_PER_SLOT, cycle)
     return first + (capacity - begun) * per_slot
 
 
@@ -236,10 +236,11 @@ class WindowMachine(RuleBasedStateMachine):
         none = frozen([])
         heap = capacity * HEAP_PER_SLOT
         grant = self.budget.grant("stream table")
-        self.table = StreamTable(capacity, none, LAYOUT, heap, grant, Recorder(ManualClock()))
+        recorder = Recorder(ManualClock())
+        self.table = StreamTable(capacity, none, LAYOUT, heap, grant, recorder, cycle)
         self.silent, self.stream = Silent(self.table), Stream()
         silent: Any = self.silent
-        self.window = ScanWindow(self.table, silent, silent, cycle, 1, grant)
+        self.window = ScanWindow(self.table, silent, silent, 1)
         self.begun = self.capacity = self.limit = capacity
         self.position, self.cycle = 0, cycle
         self.chunks: deque[tuple[int, list[Any]]] = deque()
@@ -332,8 +333,7 @@ class WindowMachine(RuleBasedStateMachine):
         if not hasattr(self, "window"):
             return
         self.budget.check()
-        used = grown_bytes(self.begun, 0, self.capacity) + window_bytes(self.cycle)
-        assert self.budget.used == used
+        assert self.budget.used == grown_bytes(self.begun, 0, self.capacity, self.cycle)
 
 
 HEAP_SCHEMA = pa.schema([("text", pa.string()), ("many", pa.list_(pa.int16()))])

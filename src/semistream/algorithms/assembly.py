@@ -203,10 +203,9 @@ class Assembly:
 
     def window(self, w: int) -> ScanWindow:
         """Stream table and ring of chunks, for a scan of all partitions; `w` tuples enter each."""
-        table = self._table(np.empty(0, np.int64))
+        table = self._table(np.empty(0, np.int64), max(self.disk.partitions, 1))
         prober = Prober(self.shape, table, self.output, self.recorder, self.front)
-        grant = self.budget.grant("stream table")
-        window = ScanWindow(table, prober, self.output, self.disk.partitions, w, grant)
+        window = ScanWindow(table, prober, self.output, w)
         self._share_memory(table, window, 0)
         return window
 
@@ -283,7 +282,7 @@ class Assembly:
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
         return PaperRule(plan.threshold, moves=False) if plan.threshold else PaperRule()
 
-    def _table(self, fences: NDArray[np.int64]) -> StreamTable:
+    def _table(self, fences: NDArray[np.int64], cycle: int = 0) -> StreamTable:
         return StreamTable(
             self.plan.stream_slots,
             fences,
@@ -291,6 +290,7 @@ class Assembly:
             self.plan.heap_bytes,
             self.budget.grant("stream table"),
             self.recorder,
+            cycle,
         )
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.budget import Grant
 from semistream.kernels import NONE
 from semistream.kernels.ring import (
     LATEST,
@@ -38,35 +37,19 @@ from semistream.parts.waiting import Prober, put_back_excess
 
 Batches = Iterator[pa.RecordBatch]
 
-_BYTES_PER_POSITION = 4
-
-
-def window_bytes(cycle: int) -> int:
-    """What a window takes beside its stream table, for so many partitions of R."""
-    return max(cycle, 1) * _BYTES_PER_POSITION
-
 
 class ScanWindow:
     """Chunks of waiting tuples in a ring; the stream table finds them by key."""
 
-    def __init__(
-        self,
-        table: StreamTable,
-        prober: Prober,
-        output: Output,
-        cycle: int,
-        w: int,
-        grant: Grant,
-    ) -> None:
-        """A chunk of `w` tuples, or of a share of all slots, stays for `cycle` positions."""
-        grant.take(window_bytes(cycle))
+    def __init__(self, table: StreamTable, prober: Prober, output: Output, w: int) -> None:
+        """A chunk of `w` tuples, or of a share of all slots, stays for the table's cycle."""
         self.table = table
         self.w = w
         """Tuples that enter at a position, or FLOORED or SPREAD (see `kernels.ring`)."""
-        self.least = max(cycle, 1)
+        self.least = len(table.entered_at)
         self._prober = prober
         self._output = output
-        self._ring = Ring(np.zeros(self.least, np.int32), np.zeros(RING_SCALARS, np.int64))
+        self._ring = Ring(table.entered_at, np.zeros(RING_SCALARS, np.int64))
         self._ring.ends[RING_END] = NONE
         self._ring.ends[RING_LIMIT] = table.capacity
         self.was_full = False

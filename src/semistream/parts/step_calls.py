@@ -106,8 +106,9 @@ class StepCalls:
         self._counts[state.ITERATIONS] = self._iterations = 0
 
     def candidates(self, threshold: float) -> NDArray[np.void]:
-        """A copy of the candidates of the partition under way that are frequent enough."""
+        """A copy of the candidates that are frequent enough; none is left."""
         found = self._candidates[: self.state[state.CANDIDATES]]
+        self.state[state.CANDIDATES] = 0
         enough: NDArray[np.void] = found[found["frequency"] >= threshold]
         return enough
 
