@@ -17,11 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from semistream.arrow_arrays import no_rows
 from semistream.budget import MemoryBudget
 from semistream.errors import BudgetError
 from semistream.metrics import Recorder
 from semistream.parts import arrival_queue
 from semistream.parts.arrival_queue import ArrivalQueue
+from semistream.parts.disk_buffer import Partition
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.stream_buffer import Arrivals
 from semistream.parts.stream_table import BYTES_PER_SLOT, StreamTable, table_bytes
@@ -64,10 +66,10 @@ def tuples(codes: list[int], serial: int) -> list[dict[str, Any]]:
     ]
 
 
-def grown_bytes(begun: int, fences: int, capacity: int) -> int:
+def grown_bytes(begun: int, fences: int, capacity: int, cycle: int = 0) -> int:
     """A table that began with so many slots and has `capacity` now: its buckets are the first's."""
     per_slot = BYTES_PER_SLOT + LAYOUT.slot_bytes + HEAP_PER_SLOT
-    first = table_bytes(begun, fences, LAYOUT, begun * HEAP_PER_SLOT)
+    first = table_bytes(begun, fences, LAYOUT, begun * HEAP_PER_SLOT, cycle)
     return first + (capacity - begun) * per_slot
 
 
@@ -215,6 +217,9 @@ class Silent:
     def arrived(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         return iter(())
 
+    def probe(self, *_: object) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
     def finish(self, slots: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[pa.RecordBatch]:
         self.table.finish(slots)
         self.table.release(slots)
@@ -231,9 +236,11 @@ class WindowMachine(RuleBasedStateMachine):
         none = frozen([])
         heap = capacity * HEAP_PER_SLOT
         grant = self.budget.grant("stream table")
-        self.table = StreamTable(capacity, none, LAYOUT, heap, grant, Recorder(ManualClock()))
+        recorder = Recorder(ManualClock())
+        self.table = StreamTable(capacity, none, LAYOUT, heap, grant, recorder, cycle)
         self.silent, self.stream = Silent(self.table), Stream()
-        self.window = ScanWindow(self.table, self.silent, self.silent, cycle)  # type: ignore[arg-type]
+        silent: Any = self.silent
+        self.window = ScanWindow(self.table, silent, silent, 1)
         self.begun = self.capacity = self.limit = capacity
         self.position, self.cycle = 0, cycle
         self.chunks: deque[tuple[int, list[Any]]] = deque()
@@ -247,9 +254,14 @@ class WindowMachine(RuleBasedStateMachine):
         rows = tuples(codes, self.serial)
         self.serial += len(codes)
         self.stream.rows.extend(rows)
-        before, free = list(self.stream.rows), self.window.free
-        list(self.window.enter(self.stream, w, self.position))
+        before, free, taken = list(self.stream.rows), self.window.free, self.ring()
+        self.window.w = w
+        list(self.window.enter(self.stream))
         count = len(before) - len(self.stream.rows)
+        slots = self.ring()
+        assert slots[: len(taken)] == taken
+        assert len(slots) == len(taken) + count
+        assert all(slot < self.limit for slot in slots[len(taken) :])
         assert count <= min(w, free)
         assert list(self.stream.rows) == before[count:], "what did not enter is no longer in order"
         if count:
@@ -259,13 +271,18 @@ class WindowMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 4))
     def scan(self, steps: int) -> None:
         """Tuples leave after exactly one cycle, in the order they came."""
-        self.position += steps
-        gone = 0
-        while self.chunks and self.chunks[0][0] <= self.position:
-            gone += len(self.chunks.popleft()[1])
-        before = len(self.silent.finished)
-        list(self.window.expire(self.position))
-        assert len(self.silent.finished) - before == gone
+        for _ in range(steps):
+            list(self.window.probe(Partition(0, no_rows(SCHEMA), frozen([]))))
+            self.position += 1
+            assert self.window.partition == self.position % self.cycle
+            gone = 0
+            while self.chunks and self.chunks[0][0] <= self.position:
+                gone += len(self.chunks.popleft()[1])
+            before = len(self.silent.finished)
+            list(self.window.expire())
+            assert len(self.silent.finished) - before == gone
+            waits = bool(self.chunks) and self.chunks[-1][0] > self.position + 1
+            assert (self.window.following is not None) == waits
 
     @precondition(lambda self: self.limit == self.capacity)
     @rule(data=st.data())
@@ -293,7 +310,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.capacity = self.limit = capacity
 
     def ring(self) -> list[int]:
-        return [s for chunk in self.window._chunks for piece in chunk.slots for s in piece]
+        return [slot for stretch in self.window._stretches() for slot in range(*stretch)]
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -303,10 +320,8 @@ class WindowMachine(RuleBasedStateMachine):
         slots = self.ring()
         assert self.table.gather(np.array(slots, np.int32)).to_pylist() == self.waiting()
         assert self.window.beyond == sum(slot >= self.limit for slot in slots)
-        gaps = [slot for gap in self.window._gaps() for slot in gap]
-        assert not set(gaps) & set(slots), "a slot that is taken would be given out"
-        assert all(slot < self.limit for slot in gaps)
-        assert self.window.free == len(set(gaps))
+        assert len(slots) == len(set(slots)), "a slot that was taken was given out"
+        assert 0 <= self.window.free <= len(set(range(self.limit)) - set(slots))
 
     @invariant()
     def an_empty_window_has_all_its_slots(self) -> None:
@@ -318,7 +333,7 @@ class WindowMachine(RuleBasedStateMachine):
         if not hasattr(self, "window"):
             return
         self.budget.check()
-        assert self.budget.used == grown_bytes(self.begun, 0, self.capacity)
+        assert self.budget.used == grown_bytes(self.begun, 0, self.capacity, self.cycle)
 
 
 HEAP_SCHEMA = pa.schema([("text", pa.string()), ("many", pa.list_(pa.int16()))])

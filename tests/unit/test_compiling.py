@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -168,3 +168,40 @@ def test_a_kernel_that_cannot_be_compiled_leaves_no_lock() -> None:
         _broken(1)
     compiled: Any = _broken
     assert compiled._cache._held is None
+
+
+class Several(NamedTuple):
+    """Arguments of a kernel, as the parts hand them over."""
+
+    values: Any
+    size: Any
+    inner: tuple[Any, ...] = ()
+
+
+def test_remembered_types_are_those_that_numba_finds() -> None:
+    """Two tuples count as the same only if Numba would compile them the same."""
+    numbers = np.arange(12)
+    frozen, table = np.arange(12), np.zeros((3, 4), np.int32)
+    frozen.flags.writeable = False
+    record = np.dtype([("code", np.int64), ("next", np.int32)])
+    arrays = [
+        *(numbers, frozen, numbers[::2], numbers.astype(np.int32), numbers.astype(">i8")),
+        *(
+            table,
+            table.T,
+            table[:, :2],
+            np.zeros(3, record),
+            np.zeros(12, np.uint8)[1:9].view("i8"),
+        ),
+    ]
+    sizes = [1, -(2**63), 2**63, 1.5, True, np.int32(7), None, Several(numbers, 1), (numbers, 2)]
+    values = [Several(array, size) for array in arrays for size in sizes]
+    values += [Several(numbers, 1, (array, 2)) for array in arrays]
+
+    @kernel
+    def nothing(_: Any) -> int:
+        return 0
+
+    dispatcher, typeof = cast(Any, nothing), cast(Any, numba.typeof)
+    for value in [*values, *values]:
+        assert dispatcher.typeof_pyval(value) == typeof(value)

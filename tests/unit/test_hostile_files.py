@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import xxhash
 
 import semistream as ss
 from semistream.errors import CorruptPageError, MasterFormatError
+from semistream.parts import steps
 from semistream.relation import Frame
 from tests.chaos.forging import forge_index, forge_manifest, forge_page, manifest_path
 
@@ -61,8 +63,15 @@ def joined(path: Path, algorithm: str, io: str = "unmapped", **options: Any) -> 
     return sum(batch.num_rows for batch in engine.run([stream]))
 
 
+def scanned_ahead(path: Path) -> int:
+    with mock.patch.object(steps, "_LARGE_PARTITION", 0):
+        return joined(path, "rmeshjoin", io="direct")
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "scan": lambda path: joined(path, "meshjoin"),
+    "scan, read ahead": scanned_ahead,
+    "by index": lambda path: joined(path, "inlj"),
     "one look-up": lambda path: joined(path, "hybridjoin", look_ups=0),
     "look-ups": lambda path: joined(path, "hybridjoin", look_ups=8),
     "in place": lambda path: joined(path, "hybridjoin", io="buffered"),

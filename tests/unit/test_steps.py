@@ -15,9 +15,11 @@ import pytest
 import semistream as ss
 from semistream.algorithms import assembly
 from semistream.errors import CorruptPageError
-from semistream.kernels import scan_steps, steps
+from semistream.kernels import index_steps, scan_steps, steps
+from semistream.parts import steps as parts_steps
 from semistream.testing import ManualClock, PageReads, assert_same_rows, checked_run, oracle_join
 
+BY_INDEX = ("inlj", "cinlj")
 BY_SCAN = ("meshjoin", "rmeshjoin", "cmeshjoin")
 BY_QUEUE = ("hybridjoin", "chybridjoin", "xhybridjoin", "oxhybridjoin")
 
@@ -25,14 +27,18 @@ BY_QUEUE = ("hybridjoin", "chybridjoin", "xhybridjoin", "oxhybridjoin")
 @contextmanager
 def partition_by_partition() -> Iterator[None]:
     """As if compiled code could not read this master."""
-    with mock.patch.object(assembly, "can_step", return_value=False):
+    no: dict[str, Any] = {"return_value": False}
+    looks_up = mock.patch.object(assembly, "can_look_up", **no)
+    with mock.patch.object(assembly, "can_step", **no), looks_up:
         yield
 
 
 @contextmanager
 def steps_counted(algorithm: str) -> Iterator[mock.Mock]:
     """Notes the calls of the compiled code that does the steps of an algorithm."""
-    module = scan_steps if algorithm in BY_SCAN else steps
+    module: Any = steps
+    if algorithm in BY_SCAN + BY_INDEX:
+        module = scan_steps if algorithm in BY_SCAN else index_steps
     with mock.patch.object(module, "advance", wraps=module.advance) as advance:
         yield advance
 
@@ -131,13 +137,12 @@ def test_results_that_do_not_fit_a_piece_of_output_at_once(
     assert_same_rows(found, found_before)
 
 
-@pytest.mark.parametrize("algorithm", ["hybridjoin", "meshjoin", "rmeshjoin"])
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "meshjoin", "rmeshjoin", "inlj"])
 def test_a_call_does_many_partitions(built: ss.MasterTable, algorithm: str) -> None:
     stream = [pa.record_batch({"id": np.random.default_rng(3).integers(0, 4000, 5000)})]
+    sizes = {} if algorithm == "inlj" else {"partition_pages": 1, "stream_slots": 100}
     with steps_counted(algorithm) as advance:
-        reads, _, _ = fared(
-            built, algorithm, stream, partition_pages=1, stream_slots=100, memory="2MB"
-        )
+        reads, _, _ = fared(built, algorithm, stream, memory="2MB", **sizes)
     assert len(reads) > 10 * advance.call_count
 
 
@@ -157,3 +162,78 @@ def test_a_broken_page_is_named(tmp_path: Path, io: str) -> None:
     file.write_bytes(data)
     with pytest.raises(CorruptPageError, match="Page 3 of"):
         fared(master, "hybridjoin", stream_batches(), partition_pages=1, memory="1MB", io=io)
+
+
+@pytest.mark.parametrize("algorithm", BY_SCAN)
+def test_a_scan_needs_no_order_of_keys(tmp_path: Path, algorithm: str) -> None:
+    rows, stream = shuffled(master_rows()), stream_batches()
+    master = ss.MasterTable.from_arrow(
+        rows, tmp_path / "r", key="id", page_bytes=4096, layout="given"
+    )
+    sizes = {"partition_pages": 2, "stream_slots": 300, "memory": "600KB"}
+    with steps_counted(algorithm) as advance:
+        reads, counts, found = fared(master, algorithm, stream, **sizes)
+    with partition_by_partition():
+        reads_before, counts_before, _ = fared(master, algorithm, stream, **sizes)
+    assert advance.called
+    assert (reads, counts) == (reads_before, counts_before)
+    assert_same_rows(found, oracle_join(stream, rows, on="id", how="left").rows)
+
+
+def shuffled(rows: pa.Table) -> pa.Table:
+    """The rows of each key together, the keys in no order."""
+    keys = rows["id"].to_numpy()
+    order = np.random.default_rng(4).permutation(4001)
+    return rows.take(np.argsort(order[keys], kind="stable"))
+
+
+@pytest.mark.parametrize("layout", ["key", "given"])
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("memory", ["160KB", "600KB"])
+@pytest.mark.parametrize("algorithm", BY_INDEX)
+def test_look_ups_by_index_read_what_single_pages_do(
+    tmp_path: Path, algorithm: str, memory: str, how: str, layout: str
+) -> None:
+    rows, stream = shuffled(master_rows()), stream_batches(3000)
+    master = ss.MasterTable.from_arrow(
+        rows, tmp_path / "r", key="id", page_bytes=4096, layout=layout
+    )
+    sizes = {"memory": memory, "how": how}
+    with steps_counted(algorithm) as advance:
+        reads, counts, found = fared(master, algorithm, stream, **sizes)
+    with partition_by_partition():
+        reads_before, counts_before, _ = fared(master, algorithm, stream, **sizes)
+    assert advance.called
+    assert (reads, counts) == (reads_before, counts_before)
+    assert_same_rows(found, oracle_join(stream, rows, on="id", how=how).rows)
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "rmeshjoin"])
+def test_large_partitions_of_a_scan_are_read_ahead(built: ss.MasterTable, algorithm: str) -> None:
+    """The same order and counters when a thread reads the next partition meanwhile."""
+    stream = stream_batches()
+    sizes = {"partition_pages": 3, "stream_slots": 300, "memory": "600KB", "io": "direct"}
+    reads, counts, found = fared(built, algorithm, stream, **sizes)
+    large = mock.patch.object(parts_steps, "_LARGE_PARTITION", 4096)
+    with large, steps_counted(algorithm) as advance:
+        ahead, counts_ahead, found_ahead = fared(built, algorithm, stream, **sizes)
+    assert advance.call_count > len(ahead)
+    assert (ahead, counts_ahead) == (reads, counts)
+    assert_same_rows(found, found_ahead)
+
+
+@pytest.mark.parametrize("large", [4096, 1 << 20], ids=["read ahead", "read in the call"])
+@pytest.mark.parametrize("layout", ["key", "given"])
+def test_a_scan_names_a_broken_page(tmp_path: Path, layout: str, large: int) -> None:
+    rows = master_rows() if layout == "key" else shuffled(master_rows())
+    master = ss.MasterTable.from_arrow(
+        rows, tmp_path / "r", key="id", page_bytes=4096, layout=layout
+    )
+    (file,) = (tmp_path / "r").rglob("*.pages.arrow")
+    data = bytearray(file.read_bytes())
+    data[int(master.pages.offset[3]) + 900] ^= 1
+    file.write_bytes(data)
+    sizes = {"partition_pages": 2, "memory": "1MB", "io": "direct"}
+    patched = mock.patch.object(parts_steps, "_LARGE_PARTITION", large)
+    with patched, pytest.raises(CorruptPageError, match="Page 3 of"):
+        fared(master, "meshjoin", stream_batches(), **sizes)

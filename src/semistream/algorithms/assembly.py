@@ -26,6 +26,7 @@ from semistream.parts.arrival_queue import ArrivalQueue
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.in_place import InPlace
+from semistream.parts.index_steps import IndexSteps, can_look_up
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import KeptRows
 from semistream.parts.learned import Learned, Legacy
@@ -173,6 +174,15 @@ class Assembly:
         parts = self.disk, waiting, self.output, self.recorder, self.front
         return Steps(self.master, self.shape, *parts)
 
+    def index_steps(self) -> IndexSteps | None:
+        """The same for INLJ, which has no waiting tuples."""
+        if not isinstance(self.buffer, StreamBuffer):
+            return None
+        if not can_look_up(self.master, self.shape, self.disk):
+            return None
+        parts = self.disk, self.output, self.recorder, self.front
+        return IndexSteps(self.master, self.shape, *parts, self.budget.grant("stream buffer"))
+
     def _fences(self) -> NDArray[np.int64]:
         """The first code of each partition, when the master is in key order; else nothing."""
         if self.master.layout != "key":
@@ -193,10 +203,9 @@ class Assembly:
 
     def window(self, w: int) -> ScanWindow:
         """Stream table and ring of chunks, for a scan of all partitions; `w` tuples enter each."""
-        table = self._table(np.empty(0, np.int64))
+        table = self._table(np.empty(0, np.int64), max(self.disk.partitions, 1))
         prober = Prober(self.shape, table, self.output, self.recorder, self.front)
-        grant = self.budget.grant("stream table")
-        window = ScanWindow(table, prober, self.output, self.disk.partitions, w, grant)
+        window = ScanWindow(table, prober, self.output, w)
         self._share_memory(table, window, 0)
         return window
 
@@ -273,7 +282,7 @@ class Assembly:
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
         return PaperRule(plan.threshold, moves=False) if plan.threshold else PaperRule()
 
-    def _table(self, fences: NDArray[np.int64]) -> StreamTable:
+    def _table(self, fences: NDArray[np.int64], cycle: int = 0) -> StreamTable:
         return StreamTable(
             self.plan.stream_slots,
             fences,
@@ -281,6 +290,7 @@ class Assembly:
             self.plan.heap_bytes,
             self.budget.grant("stream table"),
             self.recorder,
+            cycle,
         )
 
 

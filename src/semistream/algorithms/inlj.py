@@ -17,9 +17,9 @@ together (`PageStaging`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from semistream.arrow_arrays import to_arrow
 from semistream.kernels import match_codes
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
+from semistream.parts.index_steps import IndexSteps
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.page_staging import PageStaging
@@ -39,6 +40,8 @@ from semistream.parts.stream_buffer import Arrivals, TupleSource
 
 TUPLES_PER_STEP = 65536
 """A step takes at most so many tuples."""
+_UNKNOWN: Final[NDArray[np.float64]] = np.empty(0, np.float64)
+"""How often keys come, where nobody counts."""
 
 
 class IndexNestedLoopJoin:
@@ -55,8 +58,12 @@ class IndexNestedLoopJoin:
         recorder: Recorder,
         frames: int,
         recent: RecentKeys | None = None,
+        steps: IndexSteps | None = None,
     ) -> None:
-        """From its parts; the disk buffer has `frames` frames, at least two."""
+        """From its parts; the disk buffer has `frames` frames, at least two.
+
+        With `steps`, compiled code looks up all tuples of a chunk.
+        """
         self.stream = stream
         self.disk = disk
         self.waiting: tuple[()] = ()
@@ -66,6 +73,7 @@ class IndexNestedLoopJoin:
         self._output = output
         self._recorder = recorder
         self._recent = recent
+        self._steps = steps
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
@@ -78,6 +86,7 @@ class IndexNestedLoopJoin:
             assembly.recorder,
             assembly.plan.frames,
             assembly.recent_keys(),
+            assembly.index_steps(),
         )
 
     def step(self) -> Iterator[pa.RecordBatch]:
@@ -93,9 +102,26 @@ class IndexNestedLoopJoin:
 
     def _look_up(self, arrivals: Arrivals) -> Iterator[pa.RecordBatch]:
         started = self._recorder.clock()
-        missed = np.ones(len(arrivals.codes), np.bool_)
         if self._recent is not None:
             self._recent.arrived(arrivals.codes)
+        if self._steps is not None and len(arrivals.codes):
+            frequency = _UNKNOWN if self._recent is None else self._recent.frequency
+            missed = yield from self._steps.look_up(arrivals, frequency)
+        else:
+            missed = yield from self._look_up_pages(arrivals)
+        lonely = int(np.count_nonzero(missed))
+        recorder = self._recorder
+        recorder.joined += len(missed) - lonely
+        recorder.unmatched += lonely
+        recorder.processing.add(recorder.clock() - started, len(missed))
+        if lonely:
+            yield from self._output.unmatched(arrivals.batch.filter(to_arrow(missed)))
+
+    def _look_up_pages(
+        self, arrivals: Arrivals
+    ) -> Generator[pa.RecordBatch, None, NDArray[np.bool_]]:
+        """Join the arrivals page by page; returns which of them have no row."""
+        missed = np.ones(len(arrivals.codes), np.bool_)
         first, last = self.disk.spans(arrivals.codes)
         for start, stop in _runs(first, last):
             for page in range(first[start], last[start] + 1):
@@ -104,13 +130,7 @@ class IndexNestedLoopJoin:
                 read = self._staging.read(page)
                 yield from self._match(arrivals, start, stop, read, missed)
         yield from self._send(arrivals, missed)
-        lonely = int(np.count_nonzero(missed))
-        recorder = self._recorder
-        recorder.joined += len(missed) - lonely
-        recorder.unmatched += lonely
-        recorder.processing.add(recorder.clock() - started, len(missed))
-        if lonely:
-            yield from self._output.unmatched(arrivals.batch.filter(to_arrow(missed)))
+        return missed
 
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]

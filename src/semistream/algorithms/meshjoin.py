@@ -75,9 +75,9 @@ class MeshJoin:
         yield from self.waiting.expire()  # 3-6
         yield from self.waiting.enter(self.stream)  # 2, 7-8
         if len(self.waiting) and self.disk.partitions:
-            partition = self.disk.read(self.waiting.position % self.disk.partitions)  # 2
-            if self.waiting.pass_partition():
-                self.disk.read_ahead(self.waiting.position % self.disk.partitions)
+            partition = self.disk.read(self.waiting.partition)  # 2
+            if (following := self.waiting.following) is not None:
+                self.disk.read_ahead(following)
             yield from self.waiting.probe(partition)  # 9-10
 
     def check(self) -> None:

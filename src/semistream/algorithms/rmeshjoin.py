@@ -64,9 +64,9 @@ class RMeshJoin:
         yield from self.waiting.expire()
         yield from self.waiting.enter(self.stream)
         if len(self.waiting) and self.disk.partitions:
-            partition = self.disk.read(self.waiting.position % self.disk.partitions)
-            if self.waiting.pass_partition():
-                self.disk.read_ahead(self.waiting.position % self.disk.partitions)
+            partition = self.disk.read(self.waiting.partition)
+            if (following := self.waiting.following) is not None:
+                self.disk.read_ahead(following)
             yield from self.waiting.probe(partition)
 
     def check(self) -> None:

@@ -25,7 +25,6 @@ from semistream.parts.look_up_set import most_rows
 from semistream.parts.look_ups import look_up_bytes
 from semistream.parts.output import staging_bytes
 from semistream.parts.recent_keys import BYTES_PER_CODE
-from semistream.parts.scan_window import window_bytes
 from semistream.parts.stream_table import table_bytes
 from semistream.parts.tuple_store import TupleLayout
 from semistream.plan import JoinPlan
@@ -381,9 +380,8 @@ class Sizing:
     def _waiting_parts(self, slots: int, plan: JoinPlan) -> dict[str, int]:
         fenced = self._needs.fences and self._master.layout == "key"
         fences = self._partitions(plan) if fenced else 0
-        table = table_bytes(slots, fences, self._layout, self._heap(slots))
-        if not self._needs.queue:
-            table += window_bytes(self._partitions(plan))
+        cycle = 0 if self._needs.queue else max(self._partitions(plan), 1)
+        table = table_bytes(slots, fences, self._layout, self._heap(slots), cycle)
         queue = slots * arrival_queue.BYTES_PER_SLOT
         return {"stream table": table} | ({"arrival queue": queue} if self._needs.queue else {})
 

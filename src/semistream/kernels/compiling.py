@@ -1,10 +1,12 @@
 """How the kernels are compiled: on first use, without the GIL, and once for all processes.
 
-What is compiled is kept on disk by Numba. Two things are done differently here:
+What is compiled is kept on disk by Numba. Three things are done differently here:
 
 - Before Numba loads a kernel from disk it gets ready to compile, which takes longer than all the
   loading and as much memory as a small budget. Here it gets ready when there is something to
   compile.
+- To call a kernel, Numba finds out the types of its arguments, and for tuples of arrays it does so
+  in Python, which can take as long as the kernel. Here what was found is remembered.
 - Workers start together and want the same kernels. The first compiles; the others wait for it,
   and load.
 """
@@ -17,6 +19,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
+import numpy as np
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
@@ -24,6 +27,9 @@ from numba.core.runtime.nrt import rtsys
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_types: Final[dict[Any, Any]] = {}
+"""Numba's types of tuples, by what they follow from."""
+_PLAIN: Final = (float, bool)
 _LOCK_FILE: Final = "compiling.lock"
 _locks: Final[dict[str, int]] = {}
 """The open lock file of each folder. To close one would give up all of its locks."""
@@ -48,6 +54,16 @@ class _Kernel(CPUDispatcher):
         """For a call by another kernel: integers of all sorts are int64, so that one will do."""
         named = {name: _widened(kind) for name, kind in kws.items()}
         return super().get_call_template(tuple(_widened(kind) for kind in args), named)
+
+    def typeof_pyval(self, val: Any) -> Any:
+        """The type of an argument that Numba's C code does not know, such as a tuple of arrays."""
+        sort = _sort_of(val)
+        if sort is None:
+            return super().typeof_pyval(val)
+        found = _types.get(sort)
+        if found is None:
+            found = _types[sort] = super().typeof_pyval(val)
+        return found
 
     def compile(self, sig: Any) -> Any:
         """Called once for each combination of types."""
@@ -96,6 +112,23 @@ def kept(function: Callable[..., Any]) -> str:
     """The folder where the compiled code of a kernel, and of others in its package, is kept."""
     path: str = cast(_Kernel, function)._cache.cache_path
     return path
+
+
+def _sort_of(value: Any) -> Any:
+    """What the type of a tuple follows from: the same for tuples of one type. None for others."""
+    if not isinstance(value, tuple):
+        return None
+    sorts: list[Any] = [type(value)]
+    for each in value:
+        if type(each) is np.ndarray:
+            sorts.append((each.dtype, each.ndim, each.flags.num))
+        elif type(each) in _PLAIN or (type(each) is int and each.bit_length() < 64):
+            sorts.append(type(each))
+        elif (sort := _sort_of(each)) is not None:
+            sorts.append(sort)
+        else:
+            return None
+    return tuple(sorts)
 
 
 def _widened(kind: Any) -> Any:

@@ -146,7 +146,7 @@ def values_at(widths: NDArray[np.int64], column: int) -> int:
 
 @kernel
 def sound_codes(values: int, wide: bool, rows: int, first: int, last: int, in_order: bool) -> bool:
-    """Whether codes of eight bytes, or four, go from `first` to `last`, never falling if in order."""
+    """Whether codes of eight bytes, or four, go from `first` to `last`, in order if they should."""
     before = first
     for row in range(rows):
         code = load_8(values + 8 * row) if wide else int(load_4(values + 4 * row))

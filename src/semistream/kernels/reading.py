@@ -70,7 +70,7 @@ def _read(descriptor: int, position: int, wanted: int, size: int, to: int, grain
 
 
 @kernel
-def _intact(first: int, stop: int, base: int, pages: PageList) -> bool:
+def intact(first: int, stop: int, base: int, pages: PageList) -> bool:
     """Whether pages have their checksums; their file would begin at address `base`."""
     for page in range(first, stop):
         length = pages.length[page]
@@ -87,7 +87,7 @@ def read_stretch(stretch: Any, frame: int, grain: int, pages: PageList) -> int:
     """
     to = frame + stretch.place
     filled = _read(stretch.descriptor, stretch.position, stretch.wanted, stretch.size, to, grain)
-    if filled < 0 or not _intact(stretch.first, stretch.stop, to - stretch.position, pages):
+    if filled < 0 or not intact(stretch.first, stretch.stop, to - stretch.position, pages):
         return -1
     return filled
 
@@ -101,7 +101,7 @@ def read_pages(
     wanted = pages.offset[stop - 1] + pages.length[stop - 1] - position
     size = (wanted + grain - 1) & -grain
     filled = _read(descriptor, position, wanted, size, frame, grain)
-    return filled if filled > 0 and _intact(first, stop, frame - position, pages) else -1
+    return filled if filled > 0 and intact(first, stop, frame - position, pages) else -1
 
 
 @kernel

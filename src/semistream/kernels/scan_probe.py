@@ -11,10 +11,12 @@ import numpy as np
 
 from semistream.kernels.chains import BLOCK, MATCHED, NONE, bucket_of
 from semistream.kernels.compiling import kernel
+from semistream.kernels.copying import prefetch
 from semistream.kernels.pages import code_of
 from semistream.kernels.results import Found, Results
 from semistream.kernels.step_probe import (
     PartitionPages,
+    is_partial,
     partition_pages,
     put_out,
     room_for,
@@ -52,50 +54,70 @@ def begin_scan_probe(relation: Relation, step: Step) -> None:
 
 
 @kernel
-def _follows(pages: PartitionPages, page: int, row: int) -> bool:
-    """Whether the row before one, on its page or the page before, has the same code."""
-    before, last = (page, row - 1) if row else (page - 1, pages.rows[page - 1] - 1)
-    code = code_of(pages.fields[page, pages.code], row)
-    return code_of(pages.fields[before, pages.code], last) == code
+def _rows_around(pages: PartitionPages, page: int, row: int) -> tuple[int, int]:
+    """How many rows before a row, and from it on, have its code; they stand together."""
+    code, before, here, at = code_of(pages.fields[page, pages.code], row), 0, page, row
+    while here > 0 or at > 0:
+        here, at = (here, at - 1) if at else (here - 1, pages.rows[here - 1] - 1)
+        if code_of(pages.fields[here, pages.code], at) != code:
+            break
+        before += 1
+    behind, here, at = 1, page, row
+    while here + 1 < len(pages.rows) or at + 1 < pages.rows[here]:
+        here, at = (here, at + 1) if at + 1 < pages.rows[here] else (here + 1, 0)
+        if code_of(pages.fields[here, pages.code], at) != code:
+            break
+        behind += 1
+    return before, behind
 
 
 @kernel
 def _note_row(relation: Relation, pages: PartitionPages, step: Step, page: int, row: int) -> None:
-    """Note a row that WAITS tuples matched for the observer, if its code is frequent.
+    """Note the rows of a row that WAITS tuples matched for the observer, if their code is frequent.
 
-    When the observer's time passes it may call other codes frequent, so all are noted then. The
-    rows of a code stand together.
+    When the observer's time passes it may call other codes frequent, so all are noted then. A code
+    that is not whole here is left out.
     """
     state, at = step.state, step.state[CANDIDATES]
-    if state[WAITS] < step.threshold and step.counts[READS] < step.tick:
+    code = code_of(pages.fields[page, pages.code], row)
+    is_enough = state[WAITS] >= step.threshold or step.counts[READS] >= step.tick
+    if not is_enough or at == len(step.candidates):
         return
     number = row_number(relation, page_range(relation, state[PARTITION])[0], page, row)
-    if at and step.candidates[at - 1].last == number and _follows(pages, page, row):
-        step.candidates[at - 1].last = number + 1
-    elif at < len(step.candidates):
-        step.candidates[at].frequency = state[WAITS]
-        step.candidates[at].first = number
-        step.candidates[at].last = number + 1
-        step.candidates[at].number = 0
-        state[CANDIDATES] = at + 1
+    if at and number < step.candidates[at - 1].last:
+        return
+    if is_partial(relation, state[PARTITION], code):
+        return
+    before, behind = _rows_around(pages, page, row)
+    step.candidates[at].frequency = state[WAITS]
+    step.candidates[at].first = number - before
+    step.candidates[at].last = number + behind
+    step.candidates[at].number = 0
+    state[CANDIDATES] = at + 1
 
 
 @kernel
-def _find_pairs(window: Window, relation: Relation, found: Found, step: Step) -> int:
+def _find_pairs(window: Window, relation: Relation, found: Found, step: Step, piece: int) -> int:
     """Pair rows of the page under way with the tuples that wait for them; returns how many pairs.
 
-    All rows are done when ROW is behind the last, unless the pairs had no more room.
+    All rows are done when ROW is behind the last, unless the pairs had no more room. The observer
+    counts the tuples of a code within `piece` pairs.
     """
     state, heads, nodes = step.state, window.chains.heads, window.chains.nodes
     pages = partition_pages(relation, state[PARTITION])
     page, row, slot, waits, count = state[PAGE], state[ROW], state[SLOT], state[WAITS], 0
     field, rows = pages.fields[page, pages.code], pages.rows[page]
-    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int32)
+    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int64)
+    heads_at, nodes_at = heads.ctypes.data, nodes.ctypes.data
     while row < rows:
         block = min(BLOCK, rows - row)
-        # First all heads of a block, then their nodes: loads that do not wait for each other.
+        # Ask for all heads of a block, then for their tuples: memory is not waited for one by one.
         for i in range(block):
-            firsts[i] = heads[bucket_of(0, window.bits, code_of(field, row + i))]
+            firsts[i] = bucket_of(0, window.bits, code_of(field, row + i))
+            prefetch(heads_at + heads.itemsize * firsts[i])
+        for i in range(block):
+            firsts[i] = heads[firsts[i]]
+            prefetch(nodes_at + nodes.itemsize * firsts[i])
         for i in range(block):
             if slot == NONE:
                 slot, waits = firsts[i], 0
@@ -105,6 +127,9 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step) ->
             while slot != NONE:
                 if count == len(found.slots):
                     state[ROW], state[SLOT], state[WAITS] = row + i, slot, waits
+                    if has_observer and waits and state[PAIRS] + count == piece:
+                        _note_row(relation, pages, step, page, row + i)
+                        state[WAITS] = 0
                     return count
                 nodes[slot].stamp |= MATCHED
                 found.slots[count], found.pages[count], found.rows[count] = slot, page, row + i
@@ -123,14 +148,20 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step) ->
 def scan_probe(
     window: Window, relation: Relation, results: Results, found: Found, step: Step
 ) -> bool:
-    """Join the partition with all tuples of the window; False if there is no room."""
-    state = step.state
+    """Join the partition with all tuples of the window; False if there is no room.
+
+    Or if it is time for the observer, who looks at as many pairs at a time as `found` has room for.
+    """
+    state, piece = step.state, len(found.slots)
     begin, stop = page_range(relation, state[PARTITION])
     while state[PAGE] < stop - begin:
         some = room_for(results, found)
+        if len(step.candidates):
+            most = min(len(some.slots), piece - state[PAIRS])
+            some = Found(some.slots[:most], some.pages[:most], some.rows[:most])
         if len(some.slots) == 0:
             return False
-        put_out(relation, results, some, step, _find_pairs(window, relation, some, step))
+        put_out(relation, results, some, step, _find_pairs(window, relation, some, step, piece))
         if state[ROW] == relation.rows[begin + state[PAGE]]:
             state[PAGE], state[ROW] = state[PAGE] + 1, 0
     return True

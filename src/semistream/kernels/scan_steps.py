@@ -89,9 +89,15 @@ def advance(
             begin_scan_probe(relation, step)
             state[PHASE] = _PROBE
         else:
-            if not scan_probe(window, relation, results, found, step):
+            is_done = scan_probe(window, relation, results, found, step)
+            is_piece = len(step.candidates) > 0 and state[PAIRS] == len(found.slots)
+            if not is_done and not is_piece:
                 return NO_ROOM
-            counts[ITERATIONS] += 1
-            state[PHASE] = _EXPIRE
-            if state[CANDIDATES] or (state[PAIRS] and counts[READS] >= step.tick):
+            if is_done:
+                counts[ITERATIONS] += 1
+                state[PHASE] = _EXPIRE
+            offers = state[CANDIDATES] or (state[PAIRS] and counts[READS] >= step.tick)
+            state[PAIRS] = 0
+            if offers:
                 return OFFERS
+            state[CANDIDATES] = 0

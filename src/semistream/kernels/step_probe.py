@@ -228,7 +228,7 @@ def probe_whole(
 
 
 @kernel
-def _is_partial(relation: Relation, partition: int, code: int) -> bool:
+def is_partial(relation: Relation, partition: int, code: int) -> bool:
     """Whether the partition has rows of a code that crosses one of its edges."""
     begin, stop = page_range(relation, partition)
     head = crossed(relation, begin) and relation.first[begin] == code
@@ -274,7 +274,7 @@ def probe_part(
 ) -> bool:
     """Join the code looked up if it crosses the partition's edge; False if there is no room."""
     state, chains, code = step.state, waiting.chains, step.state[WANTED]
-    if not _is_partial(relation, state[PARTITION], code):
+    if not is_partial(relation, state[PARTITION], code):
         return True
     if not state[PART_BEGUN]:
         state[PART_BEGUN] = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from semistream.kernels.chains import NONE
 from semistream.kernels.compiling import kernel
 from semistream.kernels.pages import is_sound, open_page
-from semistream.kernels.reading import announce_pages, read_pages
+from semistream.kernels.reading import announce_pages, intact, read_pages
 from semistream.kernels.step_state import (
     BYTES,
     IN_FRAME,
@@ -36,7 +36,10 @@ def read_partition(relation: Relation, step: Step) -> bool:
     if partition < len(relation.pinned):
         return True
     begin, stop = page_range(relation, partition)
+    position = relation.pages.offset[begin] & -relation.grain
     if state[IN_FRAME] == partition:
+        if not intact(begin, stop, relation.frame - position, relation.pages):
+            return False
         state[IN_FRAME] = NONE
     else:
         descriptor = relation.descriptors[relation.file[begin]]
@@ -44,7 +47,6 @@ def read_partition(relation: Relation, step: Step) -> bool:
         if read < 0:
             return False
         counts[BYTES] += read
-    position = relation.pages.offset[begin] & -relation.grain
     for page in range(begin, stop):
         at = relation.frame + relation.pages.offset[page] - position
         if not is_sound(

@@ -155,6 +155,20 @@ class DiskBuffer:
             future = self._thread.submit(self.reader.fetch, first, count, frame)
             self._ahead = number, frame, future
 
+    def have_two_frames(self) -> None:
+        """Read ahead into a frame of its own; partitions are not decoded as a whole then."""
+        self._frames = cycle([self.frame, Frame(self.frame.nbytes)])
+
+    def fetch(self, number: int, following: int | None) -> int:
+        """Have a partition's bytes in the frame, unchecked; returns how many were read.
+
+        The `following` partition is read in the background. There must be two frames.
+        """
+        self.frame = self._fetched(number)
+        if following is not None:
+            self.read_ahead(following)
+        return self._count_bytes()
+
     @property
     def readable_in_kernels(self) -> bool:
         """Whether compiled code can read each partition with one read."""
@@ -187,6 +201,29 @@ class DiskBuffer:
             self.pinned[number] if number < len(self.pinned) else self._decoded(number, self.frame)
         )
 
+    def offered(self, number: int, candidates: NDArray[np.void]) -> Partition:
+        """The same, with at least the rows of some whole keys.
+
+        Of several pages only those rows are copied, and the candidates' rows are numbered anew.
+        """
+        if self.per_partition == 1 or number < len(self.pinned):
+            return self.in_memory(number)
+        first, count = self._page_range(number)
+        counts = candidates["last"] - candidates["first"]
+        rows = np.sort(row_ranges(candidates["first"], counts))
+        ends = np.cumsum(self._pages.rows[first : first + count])
+        places, pieces = np.searchsorted(ends, rows, side="right"), []
+        for place in np.unique(places).tolist():
+            page = self.reader.decode_page(first, first + place, self.frame)
+            here = rows[places == place] - (ends[place] - page.num_rows)
+            pieces.append(page.take(to_arrow(here)))
+        candidates["first"] = np.searchsorted(rows, candidates["first"])
+        candidates["last"] = candidates["first"] + counts
+        batch = pa.concat_batches(pieces)
+        return Partition(
+            number, batch.select(self._shape.read_columns), self._shape.row_codes(batch)
+        )
+
     def _read(self, number: int, copy: bool = False) -> Partition:
         first, count = self._page_range(number)
         partition = self._decoded(number, self._fetched(number), copy)
@@ -195,9 +232,13 @@ class DiskBuffer:
         recorder.sequential_reads += first == self.read_until
         self.read_until = first + count
         recorder.pages_read += count
-        recorder.bytes_read += self.reader.bytes_read - self._bytes_counted
-        self._bytes_counted = self.reader.bytes_read
+        recorder.bytes_read += self._count_bytes()
         return partition
+
+    def _count_bytes(self) -> int:
+        """The bytes read since they were last counted."""
+        before, self._bytes_counted = self._bytes_counted, self.reader.bytes_read
+        return self._bytes_counted - before
 
     def _decoded(self, number: int, frame: Frame, copy: bool = False) -> Partition:
         first, count = self._page_range(number)
@@ -247,6 +288,13 @@ def _run(codes: NDArray[np.int64]) -> int:
     """How many leading codes are equal."""
     other = np.flatnonzero(codes != codes[0])
     return int(other[0]) if len(other) else len(codes)
+
+
+def row_ranges(firsts: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The numbers first, first + 1, … of each range, one range after the other."""
+    ends = np.cumsum(counts)
+    offsets = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    return np.repeat(firsts, counts) + offsets
 
 
 def disk_bytes(master: MasterTable, partition_pages: int, pinned: int, frames: int = 2) -> int:

@@ -26,7 +26,7 @@ from semistream.arrow_arrays import to_arrow
 from semistream.kernels import CANDIDATE
 from semistream.metrics import Recorder
 from semistream.parts.admission import TICKS_PER_TURN, AdmissionRule, Floats
-from semistream.parts.disk_buffer import Partition
+from semistream.parts.disk_buffer import Partition, row_ranges
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, Slots
 from semistream.parts.look_up_set import LookUpSet
@@ -232,7 +232,7 @@ class FrontStage:
         counts: NDArray[np.int32],
     ) -> None:
         """Copy the rows of some keys from where they were found, as far as their bytes fit."""
-        rows = _ranges(candidates["first"], counts)
+        rows = row_ranges(candidates["first"], counts)
         chosen: Chosen | LaidOut | pa.RecordBatch
         if isinstance(source, Partition):
             chosen = self.kept.chosen(source.batch.select(self.kept.columns), rows)
@@ -289,10 +289,3 @@ class FrontStage:
     def _most_rows(self) -> int:
         """A key with more rows is not kept: it would crowd out the others."""
         return min(len(self._output.pairs.rows), max(1, self.kept.capacity // 8))
-
-
-def _ranges(firsts: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The numbers first, first + 1, … of each range, one range after the other."""
-    ends = np.cumsum(counts)
-    offsets = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
-    return np.repeat(firsts, counts) + offsets

@@ -44,6 +44,11 @@ class RecentKeys:
         self._codes[: len(newest)] = newest
         self._count = len(newest)
 
+    @property
+    def frequency(self) -> NDArray[np.float64]:
+        """How often the key of each tuple that arrived last comes in a turn; 0 if it came once."""
+        return np.where(self._frequency > 1, self._frequency * self._scale, 0.0)
+
     def offer(self, page: Partition, tuples: NDArray[np.int32], rows: NDArray[np.int32]) -> None:
         """These tuples have found these rows: keys seen more than once may be kept."""
         often = self._frequency[tuples] > 1

@@ -43,8 +43,8 @@ class ResultColumns:
         self._values: list[pa.Buffer] = []
         self._pool: pa.Buffer = None
 
-    def open(self, kept: list[KeptColumn]) -> Results:
-        """Empty columns for as many rows as fit a fragment."""
+    def open(self, kept: list[KeptColumn], flags: NDArray[np.uint8]) -> Results:
+        """Empty columns for as many rows as fit a fragment; tuples are copied from those kept."""
         most = self._output.most_rows
         if self._varying > 1:
             # Their values are copied apart at the end: there are two of each then.
@@ -56,7 +56,6 @@ class ResultColumns:
         self._pool = _buffer(room + SPILL)
         bitmaps = np.full((len(self._fields), -(-most // 8)), 0xFF, np.uint8)
         self._bitmaps = bitmaps
-        flags = self._store.flags
         self.results = Results(
             most=most,
             used=np.zeros(2, np.int64),
@@ -79,10 +78,10 @@ class ResultColumns:
         )
         return self.results
 
-    def moved(self, kept: list[KeptColumn]) -> Results:
+    def moved(self, kept: list[KeptColumn], flags: NDArray[np.uint8]) -> Results:
         """The same columns when the store's arrays have moved."""
         sources = np.array([column.address for column in kept], np.int64)
-        self.results = self.results._replace(sources=sources, kept_flags=self._store.flags)
+        self.results = self.results._replace(sources=sources, kept_flags=flags)
         return self.results
 
     def __len__(self) -> int:

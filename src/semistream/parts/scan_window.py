@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.budget import Grant
 from semistream.kernels import NONE
 from semistream.kernels.ring import (
     LATEST,
@@ -38,35 +37,19 @@ from semistream.parts.waiting import Prober, put_back_excess
 
 Batches = Iterator[pa.RecordBatch]
 
-_BYTES_PER_POSITION = 4
-
-
-def window_bytes(cycle: int) -> int:
-    """What a window takes beside its stream table, for so many partitions of R."""
-    return max(cycle, 1) * _BYTES_PER_POSITION
-
 
 class ScanWindow:
     """Chunks of waiting tuples in a ring; the stream table finds them by key."""
 
-    def __init__(
-        self,
-        table: StreamTable,
-        prober: Prober,
-        output: Output,
-        cycle: int,
-        w: int,
-        grant: Grant,
-    ) -> None:
-        """A chunk of `w` tuples, or of a share of all slots, stays for `cycle` positions."""
-        grant.take(window_bytes(cycle))
+    def __init__(self, table: StreamTable, prober: Prober, output: Output, w: int) -> None:
+        """A chunk of `w` tuples, or of a share of all slots, stays for the table's cycle."""
         self.table = table
         self.w = w
         """Tuples that enter at a position, or FLOORED or SPREAD (see `kernels.ring`)."""
-        self.least = max(cycle, 1)
+        self.least = len(table.entered_at)
         self._prober = prober
         self._output = output
-        self._ring = Ring(np.zeros(self.least, np.int32), np.zeros(RING_SCALARS, np.int64))
+        self._ring = Ring(table.entered_at, np.zeros(RING_SCALARS, np.int64))
         self._ring.ends[RING_END] = NONE
         self._ring.ends[RING_LIMIT] = table.capacity
         self.was_full = False
@@ -87,9 +70,16 @@ class ScanWindow:
         return ring_free(self._ring)
 
     @property
-    def position(self) -> int:
-        """How many partitions the scan has passed; a multiple of the cycle where R begins."""
-        return int(self._ring.ends[POSITION])
+    def partition(self) -> int:
+        """The partition of R that is next."""
+        return int(self._ring.ends[POSITION]) % self.least
+
+    @property
+    def following(self) -> int | None:
+        """The partition behind that one, if a tuple that waits now will wait for it too."""
+        ends = self._ring.ends
+        follows = len(self) and ends[LATEST] > ends[POSITION] + 1
+        return int(ends[POSITION] + 1) % self.least if follows else None
 
     def oldest(self) -> int:
         """The slot of the tuple that has waited longest; there must be one."""
@@ -133,14 +123,9 @@ class ScanWindow:
         """No more could enter."""
         self.was_full = True
 
-    def pass_partition(self) -> bool:
-        """The partition at this position is read. Whether a tuple also waits for the next one."""
-        ends = self._ring.ends
-        ends[POSITION] += 1
-        return bool(len(self) and ends[LATEST] > ends[POSITION])
-
     def probe(self, partition: Partition) -> Batches:
-        """Output r ⋈ H for every row of the partition."""
+        """Output r ⋈ H for every row of the next partition, which the scan passes then."""
+        self._ring.ends[POSITION] += 1
         yield from self._prober.probe(partition, 0, 0, len(partition.codes))
 
     def check(self) -> None:

@@ -13,30 +13,25 @@ does it in the same order, on the same stream table, queue and frame, until it n
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from math import inf
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.errors import InternalError
-from semistream.kernels import CANDIDATE
 from semistream.kernels import scan_steps as scan_kernels
 from semistream.kernels import step_state as state
 from semistream.kernels import steps as kernels
-from semistream.kernels.reading import PageList
-from semistream.kernels.results import Found
-from semistream.kernels.rows import FIELD
 from semistream.metrics import Recorder
-from semistream.parts.disk_buffer import DiskBuffer, Partition
+from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.frame_finder import followable, searchable
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.result_columns import ResultColumns
-from semistream.parts.row_arena import column_width
 from semistream.parts.scan_window import ScanWindow
+from semistream.parts.step_calls import StepCalls
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.tuple_store import KeptColumn
 from semistream.parts.waiting import WaitingTuples
@@ -45,13 +40,11 @@ from semistream.relation import MasterTable
 Batches = Iterator[pa.RecordBatch]
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
-_MOST_ITERATIONS: Final = 128
-_MOST_CANDIDATES: Final = 1024
 _ANY: Final = 1 << 62
 
 
-_LARGEST_PARTITION: Final = 256 << 10
-"""Bytes of a partition up to which the work in Python would cost more than waiting for the disk."""
+_LARGE_PARTITION: Final = 256 << 10
+"""Bytes of a partition from which on waiting for the disk costs more than some work in Python."""
 
 
 def can_step(
@@ -59,18 +52,18 @@ def can_step(
 ) -> bool:
     """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
 
-    A scan needs no order of keys. And whether it pays: what Python does for a large partition takes
-    less time than reading it, and there a thread reads the next one meanwhile.
+    A scan needs no order of keys. And whether it pays: for a look-up, what Python does for a large
+    partition takes less time than reading it, and there a thread reads the next one meanwhile.
     """
-    scans = isinstance(waiting, ScanWindow)
-    return (
-        disk.per_partition * master.page_bytes <= _LARGEST_PARTITION
-        and disk.partitions > 0
-        and (followable if scans else searchable)(master, shape.code_column)
-        and shape.codec.exact
-        and waiting.table.store.is_flat
-        and disk.readable_in_kernels
-    )
+    if isinstance(waiting, ScanWindow):
+        good = disk.partitions > 0 and followable(master, shape.code_column)
+    else:
+        good = not _is_large(master, disk) and searchable(master, shape.code_column)
+    return good and shape.codec.exact and waiting.table.store.is_flat and disk.readable_in_kernels
+
+
+def _is_large(master: MasterTable, disk: DiskBuffer) -> bool:
+    return disk.per_partition * master.page_bytes > _LARGE_PARTITION
 
 
 class Steps:
@@ -93,16 +86,18 @@ class Steps:
         self._recorder = recorder
         self._front = front
         self._results = ResultColumns(shape, master.stored_schema, waiting.table.store, output)
-        self._relation = _relation(master, shape, disk)
-        pairs = output.pairs
-        self._found = Found(pairs.tuples, np.zeros(len(pairs.tuples), np.int32), pairs.rows)
-        self._state = np.full(state.STATES, -1, np.int64)
-        self._state[[state.PHASE, state.TAKEN]] = 0
-        self._state[state.READ_UNTIL] = disk.read_until
-        self._counts = np.zeros(state.COUNTS, np.int64)
-        self._iterations = 0
-        self._read = np.zeros(_MOST_ITERATIONS, np.int64)
-        self._candidates = np.zeros(_MOST_CANDIDATES if front is not None else 0, CANDIDATE)
+        self._calls = StepCalls(master, shape, disk, output, recorder, front)
+        self._state = self._calls.state
+        scans = isinstance(waiting, ScanWindow)
+        past_cache = scans and disk.reader.grain > 1 and _is_large(master, disk)
+        self._reads_ahead = past_cache and front is None
+        """Whether a thread reads the next partition, since past the cache nobody else does.
+
+        A front stage needs the memory of the second frame for copies of rows.
+        """
+        if self._reads_ahead:
+            disk.have_two_frames()
+            self._calls.leave_reading_to_caller()
 
     def step(self, stream: TupleSource) -> Batches:
         """Iterations until nothing waits, or many of them are done.
@@ -117,7 +112,7 @@ class Steps:
         if not len(self._waiting) and not len(arrivals.codes) and not self._disk.pinned:
             return
         self._arriving = self._prepared(arrivals)
-        self._results.open(self._kept())
+        self._results.open(self._kept(), self._waiting.table.store.flags)
         while (stopped := self._advance()) != kernels.FINISHED:
             if stopped == kernels.UNREAD:
                 self._read_partition()
@@ -130,13 +125,13 @@ class Steps:
                     arrivals = yield from self._next(stream)
                     self._state[state.IS_DRY] = not len(arrivals.codes)
                     self._arriving = self._prepared(arrivals)
-                self._results.open(self._kept())
+                self._results.open(self._kept(), self._waiting.table.store.flags)
         yield from self._send()
         if left := len(arrivals.codes) - int(self._state[state.TAKEN]):
             stream.put_back(left)
         # Whoever runs the steps counts this one too.
         self._recorder.iterations -= 1
-        self._counts[state.ITERATIONS] = self._iterations = 0
+        self._calls.begin_anew()
 
     def _next(self, stream: TupleSource) -> Generator[pa.RecordBatch, None, Arrivals]:
         """The next arrivals; none when the stream pauses or ends."""
@@ -161,53 +156,17 @@ class Steps:
         )
 
     def _advance(self) -> int:
-        recorder, front = self._recorder, self._front
-        step = state.Step(
-            self._state,
-            self._counts,
-            recorder.processing.bins,
-            self._read,
-            inf if front is None else float(front.rule.threshold),
-            _ANY if front is None else front.next_tick - recorder.partitions_read,
-            self._candidates,
-            recorder.micros(),
-            _MOST_ITERATIONS,
-        )
-        parts = self._arriving, self._relation, self._results.results, self._found, step
+        calls = self._calls
+        parts = self._arriving, calls.relation, self._results.results, calls.found, calls.step()
         if isinstance(self._waiting, ScanWindow):
             stopped = scan_kernels.advance(self._waiting.for_kernels, *parts)
         else:
             stopped = kernels.advance(self._waiting.for_kernels, *parts)
-        self._count()
+        if calls.count():
+            self._waiting.note_full()
         if stopped == kernels.BROKEN:
             raise InternalError("A tuple expired before an older one of its key.")
         return stopped
-
-    def _count(self) -> None:
-        """Hand what was counted to the recorder."""
-        counts, recorder = self._counts.tolist(), self._recorder
-        reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
-        if reads:
-            self._disk.note_reads(self._read[:reads])
-        recorder.iterations += counts[state.ITERATIONS] - self._iterations
-        self._iterations = counts[state.ITERATIONS]
-        recorder.partitions_read += reads
-        recorder.sequential_reads += counts[state.SEQUENTIAL]
-        recorder.pages_read += counts[state.PAGES]
-        recorder.bytes_read += counts[state.BYTES]
-        recorder.probes += counts[state.PROBES]
-        recorder.hash_probes += counts[state.HASH_PROBES]
-        recorder.partition_probes += counts[state.PARTITION_PROBES]
-        recorder.matches += counts[state.MATCHES]
-        recorder.appends += counts[state.APPENDS]
-        recorder.deletes += gone
-        recorder.joined += gone - lonely
-        recorder.unmatched += lonely
-        recorder.processing.add_counted(counts[state.WAITED])
-        if counts[state.WAS_FULL]:
-            self._waiting.note_full()
-        self._counts[:] = 0
-        self._counts[state.ITERATIONS] = counts[state.ITERATIONS]
 
     def _send(self) -> Batches:
         """Hand the results on; their memory is the output's then."""
@@ -218,80 +177,26 @@ class Steps:
     def _offer(self) -> None:
         """Let the front stage see the partition under way, and time pass."""
         assert self._front is not None
-        found = int(self._state[state.CANDIDATES])
-        if found:
-            partition = self._disk.in_memory(int(self._state[state.PARTITION]))
-            self._front.offer_keys(partition, self._candidates[:found])
-        else:
-            self._front.pass_time()
+        self._front.pass_time()
+        if len(found := self._calls.candidates(self._front.rule.threshold)):
+            partition = self._disk.offered(int(self._state[state.PARTITION]), found)
+            self._front.offer_keys(partition, found)
         # The table may have another size now.
         fixed = self._waiting.table.store.fixed_columns()
         self._arriving = self._arriving._replace(
             kept=np.array([column.address for column in fixed], np.int64),
             kept_flags=self._waiting.table.store.flags,
         )
-        self._results.moved(self._kept())
+        self._results.moved(self._kept(), self._waiting.table.store.flags)
 
     def _read_partition(self) -> None:
-        """Read what compiled code cannot; the errors of the reader say what is wrong."""
-        if (page := int(self._state[state.UNSOUND])) >= 0:
-            raise self._disk.reader.corrupt(page, "its content is not what its index says")
-        number = int(self._state[state.PARTITION])
-        self._recorder.bytes_read += self._disk.fill(number)
-        self._state[state.IN_FRAME] = number
+        """Read what compiled code cannot, or what a thread has read ahead."""
+        if self._reads_ahead and not self._calls.has_refused:
+            assert isinstance(self._waiting, ScanWindow)
+            self._calls.fetch(self._waiting.following)
+        else:
+            self._calls.fill()
 
     def _kept(self) -> list[KeptColumn]:
         table = self._waiting.table
         return table.store.all_columns(table.chains.nodes)
-
-
-def _relation(master: MasterTable, shape: JoinShape, disk: DiskBuffer) -> state.Relation:
-    index, stored, reader = master.pages, master.stored_schema, disk.reader
-    return state.Relation(
-        first=_read_only(index.first),
-        last=_read_only(index.last),
-        rows=_read_only(index.rows),
-        file=_read_only(index.file),
-        pages=_read_only_pages(reader.pages),
-        descriptors=disk.descriptors,
-        grain=reader.grain,
-        per_partition=disk.per_partition,
-        widths=np.array([column_width(field.type) for field in stored], np.int64),
-        code=stored.get_field_index(shape.code_column),
-        in_order=master.layout == "key",
-        frame=disk.frame.address,
-        fields=np.zeros((disk.per_partition, len(stored)), FIELD),
-        pinned=_pinned_fields(disk.pinned, stored),
-        pinned_rows=_read_only(np.array([len(one.codes) for one in disk.pinned], np.int32)),
-    )
-
-
-def _read_only_pages(pages: PageList) -> PageList:
-    """The list with all arrays read-only but the marks that kernels make."""
-    fixed = {name: _read_only(getattr(pages, name)) for name in pages._fields if name != "sound"}
-    return pages._replace(**fixed)
-
-
-def _pinned_fields(pinned: list[Partition], stored: pa.Schema) -> NDArray[np.void]:
-    """The columns of partitions in memory, where they lie."""
-    fields = np.zeros((len(pinned), len(stored)), FIELD)
-    for number, partition in enumerate(pinned):
-        for name, column in zip(partition.batch.schema.names, partition.batch.columns, strict=True):
-            addresses = [0 if part is None else part.address for part in column.buffers()]
-            place = stored.get_field_index(name)
-            fields[number, place] = (
-                addresses[-1],
-                addresses[1] if len(addresses) == 3 else 0,
-                addresses[0] if column.null_count else 0,
-                column.offset,
-                column_width(column.type),
-                0,
-            )
-    return fields
-
-
-def _read_only(array: _Array) -> _Array:
-    """The same array, of one type for kernels whether it may be written or not."""
-    view: Any = array.view()
-    view.flags.writeable = False
-    return cast(_Array, view)

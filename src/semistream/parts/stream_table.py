@@ -39,12 +39,15 @@ def bucket_bits(capacity: int, regions: int) -> int:
     return max(1, (max(capacity, 1) // max(regions, 1)).bit_length() - 1)
 
 
-def table_bytes(capacity: int, fences: int, layout: TupleLayout, heap_bytes: int) -> int:
+def table_bytes(
+    capacity: int, fences: int, layout: TupleLayout, heap_bytes: int, cycle: int = 0
+) -> int:
     """What a stream table with these sizes takes from its grant."""
     regions = max(fences, 1)
     buckets = regions << bucket_bits(capacity, regions)
     per_slot = BYTES_PER_SLOT + layout.slot_bytes
-    scratch = min(_SCRATCH, max(capacity, 1)) * 8
+    scratch = min(_SCRATCH, max(capacity, 1))
+    scratch = (scratch + max(scratch, cycle)) * 4
     return capacity * per_slot + buckets * BYTES_PER_BUCKET + fences * 8 + heap_bytes + scratch
 
 
@@ -59,11 +62,16 @@ class StreamTable:
         heap_bytes: int,
         grant: Grant,
         recorder: Recorder,
+        cycle: int = 0,
     ) -> None:
-        """An empty table; `fences` is empty unless the master is in key order."""
+        """An empty table; `fences` is empty unless the master is in key order.
+
+        Tuples of a scan over `cycle` partitions leave in order, so nothing has to collect them. In
+        place of that, the table has the numbers of tuples that entered at each partition.
+        """
         bits = bucket_bits(capacity, len(fences))
         buckets = max(len(fences), 1) << bits
-        own = table_bytes(capacity, len(fences), layout, heap_bytes)
+        own = table_bytes(capacity, len(fences), layout, heap_bytes, cycle)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
         self._grant = grant
         self.store = TupleStore(layout, capacity, heap_bytes, grant)
@@ -72,8 +80,9 @@ class StreamTable:
         self._bits = bits
         self._recorder = recorder
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
-        self._removed = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
-        self._lonely = np.empty_like(self._removed)
+        self._lonely = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
+        self._removed = np.empty(0 if cycle else len(self._lonely), np.int32)
+        self.entered_at = np.zeros(cycle, np.int32)
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
         """Have more or fewer slots; those beyond must be free. The buckets stay as they are."""
@@ -94,7 +103,8 @@ class StreamTable:
     def window(self, ring: Ring, w: int) -> Window:
         """The table with a scan's ring, for the same."""
         chains, fences, bits = self.chains, self._fences, self._bits
-        return Window(chains, fences, bits, ring, self._removed, self._lonely, w)
+        # Those that leave without a match can be written over those that leave.
+        return Window(chains, fences, bits, ring, self._lonely, self._lonely, w)
 
     @property
     def clustered(self) -> bool:
@@ -244,9 +254,10 @@ class StreamTable:
 
     def remove_expired_of(self, ring: Ring) -> Iterator[NDArray[np.int32]]:
         """Unlink the tuples that have waited in a scan's window for a cycle; yields their slots."""
-        while count := ring_expire(ring, self._removed):
-            self.remove_expired(self._removed[:count])
-            yield self._removed[:count]
+        slots: NDArray[np.int32] = np.empty(len(self._lonely), np.int32)
+        while count := ring_expire(ring, slots):
+            self.remove_expired(slots[:count])
+            yield slots[:count]
 
     def remove_expired(self, slots: NDArray[np.int32]) -> None:
         """Unlink the longest-waiting tuples, given oldest first."""

@@ -7,7 +7,7 @@ heap. The key of an exact codec is not stored: it is the code, which the stream 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -131,11 +131,20 @@ class TupleStore:
 
     def all_columns(self, nodes: NDArray[np.void]) -> list[KeptColumn]:
         """The same for all columns of a flat store; `nodes`, by slot, begin with the codes."""
-        fixed = dict(zip(self._values, self.fixed_columns(), strict=True))
+        return self._with_key(self.fixed_columns(), nodes)
+
+    def arrived_columns(self, columns: list[Values], codes: NDArray[np.int64]) -> list[KeptColumn]:
+        """The same for tuples that were not put, from what `arriving` gives of them."""
+        fixed = [KeptColumn(one.ctypes.data, one.itemsize, one.itemsize) for one in columns]
+        return self._with_key(fixed, codes)
+
+    def _with_key(self, columns: list[KeptColumn], codes: NDArray[Any]) -> list[KeptColumn]:
+        """All columns in the order of the schema; each item of `codes` begins with its code."""
+        fixed = dict(zip(self._values, columns, strict=True))
         key = self._layout.key
         if key is not None:
             width = self._layout.schema.field(key).type.bit_width // 8
-            fixed[key] = KeptColumn(nodes.ctypes.data, nodes.itemsize, width)
+            fixed[key] = KeptColumn(codes.ctypes.data, codes.itemsize, width)
         return [fixed[name] for name in self._layout.schema.names]
 
     def batch_of(

@@ -151,24 +151,31 @@ class PageReader:
 
     def decode(self, first: int, count: int, frame: Frame) -> list[pa.RecordBatch]:
         """The second half of `read`: pages that `fetch` has put into the frame, checked."""
-        offset, length, checksum = self.index.offset, self.index.length, self.index.checksum
-        buffer, schema, decode = frame.buffer, self.schema, pa.ipc.read_record_batch
-        batches = []
+        batches: list[pa.RecordBatch] = []
         place = 0
         for begin, end in self._stretches(first, first + count):
             base = self._base(begin) - place
-            for page in range(begin, end):
-                message = buffer.slice(offset.item(page) - base, length.item(page))
-                if xxhash.xxh3_64_intdigest(message) != checksum.item(page):
-                    raise self.corrupt(page, "its checksum is not the one that was written")
-                try:
-                    batches.append(decode(message, schema))
-                except (OSError, EOFError, ValueError, pa.ArrowException) as error:
-                    raise self.corrupt(page, f"it cannot be decoded ({error})") from error
-                if not self._decoded.item(page):
-                    self._check_content(page, message, batches[-1])
+            batches += [self._decode(page, base, frame) for page in range(begin, end)]
             place += self._size(begin, end)
         return batches
+
+    def decode_page(self, first: int, page: int, frame: Frame) -> pa.RecordBatch:
+        """One of the pages that were put into the frame, in one stretch, from `first` on."""
+        return self._decode(page, self._base(first), frame)
+
+    def _decode(self, page: int, base: int, frame: Frame) -> pa.RecordBatch:
+        """A page in a frame that has byte `base` of its file at its beginning."""
+        index = self.index
+        message = frame.buffer.slice(index.offset.item(page) - base, index.length.item(page))
+        if xxhash.xxh3_64_intdigest(message) != index.checksum.item(page):
+            raise self.corrupt(page, "its checksum is not the one that was written")
+        try:
+            batch = pa.ipc.read_record_batch(message, self.schema)
+        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
+            raise self.corrupt(page, f"it cannot be decoded ({error})") from error
+        if not self._decoded.item(page):
+            self._check_content(page, message, batch)
+        return batch
 
     def stretches(
         self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]
