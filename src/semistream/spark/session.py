@@ -7,13 +7,14 @@ it is returned as it is, and nothing of it or of the environment is altered.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +47,8 @@ def local_session(
 
     A new session runs `cores` tasks at a time ("*": one per core) in a Java process of `memory`
     bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. The
-    messages of Java and of the workers go to the file `log`, by default to the terminal. `conf`
+    messages of Java, of the workers and of Spark's Python side go to the file `log`, by default to
+    the terminal. `conf`
     adds Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process
     that an earlier, stopped session has left behind keeps its memory and its log.
     """
@@ -59,8 +61,13 @@ def local_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
     for name, value in {**_CONF, "spark.driver.memory": memory, **conf}.items():
         builder = builder.config(name, value)
-    with nullcontext() if log is None else _java_output_to(local_path(log, "log")):
+    if log is None:
         return builder.getOrCreate()
+    path = local_path(log, "log")
+    with _java_output_to(path):
+        spark = builder.getOrCreate()
+    _python_traces_to(path, spark)
+    return spark
 
 
 @contextmanager
@@ -75,6 +82,45 @@ def _java_output_to(path: Path) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+class _FromPy4j(logging.Filter):
+    """Takes what py4j logs, by the root logger, to another handler."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self.handler = handler
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record goes on to the root logger's own handlers."""
+        if Path(record.pathname).parent.name != "py4j":
+            return True
+        self.handler.handle(record)
+        return False
+
+
+def _python_traces_to(path: Path, spark: SparkSession) -> None:
+    """Send what Spark's Python side logs to this file, as long as this process runs.
+
+    It logs a trace for every connection that breaks when Java is stopped or dies.
+    """
+    root = logging.getLogger()
+    handler = logging.FileHandler(path, delay=True)
+    for logger in map(logging.getLogger, ("py4j", "pyspark")):
+        for old in [one for one in logger.handlers if isinstance(one, logging.FileHandler)]:
+            logger.removeHandler(old)
+        logger.addHandler(handler)
+        logger.propagate = False
+    for former in [one for one in root.filters if isinstance(one, _FromPy4j)]:
+        root.removeFilter(former)
+        former.handler.close()
+    root.addFilter(_FromPy4j(handler))
+    # This server is no public part of Spark. By itself it prints to the terminal.
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: logging.getLogger("pyspark.accumulators").error(
+            "The connection to Java has ended.", exc_info=True
+        )
 
 
 def check_java() -> None:
