@@ -13,6 +13,7 @@ from typing import SupportsIndex
 from semistream.errors import BudgetError, OptionError
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TOO_MUCH = 1 << 60
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -22,16 +23,19 @@ def parse_memory(memory: SupportsIndex | str, name: str = "memory") -> int:
     >>> parse_memory("64MB"), parse_memory("1.5 GiB"), parse_memory(4096)
     (67108864, 1610612736, 4096)
     """
-    if isinstance(memory, SupportsIndex) and not isinstance(memory, bool) and int(memory) > 0:
-        return int(memory)
-    found = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
-    size = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
-    if size <= 0:
+    size = 0.0
+    if isinstance(memory, SupportsIndex) and not isinstance(memory, bool):
+        size = int(memory)
+    elif isinstance(memory, str) and (found := _SIZE.fullmatch(memory)):
+        size = float(found[1]) * _UNITS[found[2].lower()]
+    if size >= _TOO_MUCH:
+        raise OptionError(f"{name} is more bytes than any machine has. Give what the join may use.")
+    if size < 1:
         raise OptionError(
             f"{name}={memory!r} is not a size. Give bytes as a positive int, "
             'or a string such as "64MB" or "1.5GB".'
         )
-    return size
+    return int(size)
 
 
 class Grant:

@@ -6,6 +6,7 @@ about 4 % however long the run. The clock is injected.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
@@ -110,6 +111,8 @@ class Metrics(Counters[int]):
     peak_memory: int
     """The most bytes that were held at a time."""
     budget: int
+    """The memory that was given. `Engine.memory()["budget"]` is that of the plan in use, which may
+    be less if the engine retunes itself."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set each field once; a dataclass cannot freeze counters that a `Recorder` also has."""
@@ -177,7 +180,10 @@ class Metrics(Counters[int]):
 
 def _time_of(clock: object) -> float:
     """What the clock says; `OptionError` if it is none."""
-    now: Any = clock() if callable(clock) else math.nan
+    now: Any = math.nan
+    if callable(clock):
+        with contextlib.suppress(TypeError):
+            now = clock()
     if isinstance(now, Real) and abs(float(now)) <= LATEST:
         return float(now)
     raise OptionError(

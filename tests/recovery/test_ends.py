@@ -40,6 +40,7 @@ checkpoint = "{folder}/checkpoint"
 name = "shop"
 {more}
 """
+_FRIGHTENING = ("\tat ", " at org.apache", "Traceback", "ERROR")
 SCRIPT = """
 import sys, semistream as ss
 from semistream.errors import SparkLostError
@@ -122,7 +123,34 @@ def test_a_known_error_says_one_line_that_names_the_log(
     log = folder / "checkpoint" / "semistream" / "spark.log"
     assert f"Spark's own messages are in {log}." in told
     assert log.stat().st_size
-    for word in ("\tat ", "Traceback", "ERROR"):
+    for word in _FRIGHTENING:
+        assert word not in told
+
+
+@pytest.mark.parametrize(
+    ("killed", "said"),
+    [
+        ("org.apache.spark.deploy.SparkSubmit", "Spark's Java process has ended"),
+        ("pyspark.daemon", "A worker process of Spark has ended while the pipeline shop ran. It"),
+    ],
+)
+def test_a_killed_process_says_one_line_that_names_the_log(
+    killed: str, said: str, folder: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    one = run_file(folder, processes)
+    wait_for_output(folder, 1)
+    for _ in range(600):
+        root = Process.of(one.pid)
+        for process in root.below(killed) if root else []:
+            process.kill()
+        if one.poll() is not None:
+            break
+        time.sleep(0.1)
+    told = one.communicate(timeout=120)[0]
+    assert one.returncode == 1
+    assert said in told
+    assert f"Spark's own messages are in {folder}" in told
+    for word in _FRIGHTENING:
         assert word not in told
 
 
@@ -139,6 +167,9 @@ def test_a_dead_java_process_is_one_clear_error_and_nothing_is_lost(
     java.kill()
     told = one.communicate(timeout=120)[0]
     assert "told: Spark's Java process has ended while the pipeline shop ran" in told
+    for word in _FRIGHTENING:
+        assert word not in told
+    assert "Traceback" in (folder / "spark.log").read_text()
     again = run_file(folder, processes)
     before = len(list((folder / "out").glob("batch=*")))
     wait_for_output(folder, before + 1)
@@ -153,12 +184,23 @@ def test_a_dead_java_process_is_one_clear_error_and_nothing_is_lost(
     assert sorted(values) == list(range(len(values)))
 
 
-def test_a_bad_memory_is_told_before_spark_starts(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('memory = "much"', "[join] memory='much' is not a size"),
+        ('memory = "1KB"', "1,024 bytes"),
+        ('memory = "1MB"\nalgorithm = "nosuch"', "nosuch"),
+        ('memory = "1MB"\ncolumns = ["nosuch"]', "nosuch"),
+        ('memory = "1MB"\nhow = "outer"', "outer"),
+    ],
+)
+def test_a_bad_join_is_told_before_spark_starts(folder: Path, given: str, said: str) -> None:
     path = folder / "pipeline.toml"
-    path.write_text(FILE.format(folder=folder, more="").replace('"1MB"', '"much"'))
+    path.write_text(FILE.format(folder=folder, more="").replace('memory = "1MB"', given))
     command = [sys.executable, "-m", "semistream", "run", str(path)]
     # Without Java Spark cannot even begin to start.
-    environment = {**os.environ, "JAVA_HOME": "/nowhere"}
+    environment = {**os.environ, "JAVA_HOME": "/nowhere", "COLUMNS": "200"}
     told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert told.returncode == 1
-    assert "[join] memory='much' is not a size" in told.stderr
+    assert said in told.stderr
+    assert "JAVA_HOME" not in told.stderr

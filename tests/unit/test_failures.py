@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PythonException, SparkRuntimeException
 
-from semistream.errors import CorruptPageError, SemistreamError, SinkError, SparkLostError
+from semistream.errors import (
+    CorruptPageError,
+    SemistreamError,
+    SinkError,
+    SparkLostError,
+    StorageError,
+)
 from semistream.spark.pipeline.failures import explained
+from semistream.spark.pipeline.sinks import CallableSink
 
 TRACE = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -63,3 +72,45 @@ def test_a_name_that_is_no_error_of_ours_is_not_followed() -> None:
     error = PythonException("\nsemistream.errors.annotations: x\n")
     assert explained(error, "shop") is error
     assert not isinstance(error, SemistreamError)
+
+
+def test_a_worker_that_died_once_is_not_said_to_have_died_often() -> None:
+    died = "java.io.EOFException: Python worker exited unexpectedly (crashed)"
+    once = explained(SparkRuntimeException(f"Task 0 in stage 3.0 failed 1 times: {died}"), "shop")
+    often = explained(SparkRuntimeException(f"Task 0 in stage 3.0 failed 4 times: {died}"), "shop")
+    assert "times" not in str(once)
+    assert "again and again" not in str(once)
+    assert "Spark tried its task 4 times" in str(often)
+
+
+def test_a_full_disk_is_a_storage_error_here_and_in_a_worker() -> None:
+    here = explained(OSError(28, "No space left on device", "/out/x"), "shop")
+    trace = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device: '/x'"
+    there = explained(PythonException(trace), "shop")
+    for found in (here, there):
+        assert type(found) is StorageError
+        assert found.errno == 28
+        assert "No space left" in str(found)
+        assert "same checkpoint to go on" in str(found)
+        assert "Make room" in str(found)
+
+
+def test_what_the_users_own_sink_raises_stays_as_it_is() -> None:
+    class GoneError(ConnectionError):
+        pass
+
+    def write(*_: object) -> None:
+        raise GoneError("the warehouse")
+
+    with pytest.raises(GoneError) as raised:
+        CallableSink(write).write(None, 3, "x")  # type: ignore[arg-type]
+    assert explained(raised.value, "shop") is raised.value
+
+
+def test_what_spark_says_of_a_uri_is_told_without_its_secrets() -> None:
+    error = SparkRuntimeException("[PATH_NOT_FOUND] s3a://KEY:GEHEIM@bucket/x is not there")
+    found = explained(error, "shop")
+    assert isinstance(found, SemistreamError)
+    assert "s3a://bucket/x is not there" in str(found)
+    found.__context__ = error
+    assert "GEHEIM" not in "".join(traceback.format_exception(found))

@@ -178,6 +178,10 @@ class Engine:
 
         Only a stream's tuples show how wide they are, so a budget may still prove too small.
         """
+        if not isinstance(schema, pa.Schema):
+            raise StreamSchemaError(
+                f"A {type(schema).__name__} is no schema of a stream. Give a pyarrow.Schema."
+            )
         self.planned(no_rows(schema))
         return self._shape_of(schema)
 

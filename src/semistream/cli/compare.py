@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from semistream.cli.report import MIB, output, reported, side
+from semistream.cli.report import MIB, output, reported, side, size_text
 from semistream.errors import BudgetError, UnknownAlgorithmError
 
 if TYPE_CHECKING:
@@ -197,9 +197,9 @@ def _watched(
 def _setting(scene: _Scene) -> str:
     share = 100 * scene.budget / scene.master_bytes
     return (
-        f"R: {scene.master.row_count:,} products, {scene.master_bytes / MIB:,.1f} MiB; "
+        f"R: {scene.master.row_count:,} products, {size_text(scene.master_bytes)}; "
         f"S: {scene.sales:,} Zipf({scene.exponent:g}) sales; "
-        f"budget: {scene.budget / MIB:,.1f} MiB ({share:.3g} %)"
+        f"budget: {size_text(scene.budget)} ({share:.3g} %)"
     )
 
 

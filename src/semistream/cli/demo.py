@@ -24,7 +24,7 @@ from semistream.cli.batch_view import totals
 from semistream.cli.compiling import compiled_meanwhile
 from semistream.cli.demo_comparison import BATCH_ROWS, compared
 from semistream.cli.frames import spark_errors, spark_session
-from semistream.cli.report import INTERRUPTED, MIB, output, reported, side
+from semistream.cli.report import INTERRUPTED, output, reported, side, size_text
 from semistream.cli.run import follow
 from semistream.errors import OptionError
 
@@ -138,11 +138,11 @@ def _built(scene: _Scene, spark: SparkSession, out: Console, console: Console) -
         seconds = time.perf_counter() - began
     size, budget = int(master.pages.length.sum()), scene.budget(master)
     out.print(
-        f"R: {master.row_count:,} products, {size / MIB:,.1f} MiB in {master.page_count:,} pages, "
+        f"R: {master.row_count:,} products, {size_text(size)} in {master.page_count:,} pages, "
         f"built in {seconds:.1f} s."
     )
     out.print(
-        f"Memory: {budget / MIB:,.1f} MiB for each of {scene.tasks} tasks, "
+        f"Memory: {size_text(budget)} for each of {scene.tasks} tasks, "
         f"{100 * budget / size:.3g} % of R each."
     )
     out.print(f"S: {scene.tuples:,} sales, Zipf(1), about {scene.rate:,} a second, in bursts.")
@@ -153,11 +153,10 @@ def _streamed(
     scene: _Scene, spark: SparkSession, master: MasterTable, out: Console, console: Console
 ) -> None:
     """Join the stream and write the result to the warehouse."""
-    metrics = scene.folder / "metrics.jsonl"
     with console.status("Starting Python workers, before sales arrive"):
         _warm(scene, spark, master)
-    pipeline = _pipeline(scene, spark, master, metrics)
-    was_stopped = follow(pipeline, metrics, console, lambda now: now.totals.source >= scene.tuples)
+    pipeline = _pipeline(scene, spark, master)
+    was_stopped = follow(pipeline, console, lambda now: now.totals.source >= scene.tuples)
     if was_stopped:
         console.print("Interrupted.")
         raise typer.Exit(INTERRUPTED)
@@ -174,7 +173,7 @@ def _warm(scene: _Scene, spark: SparkSession, master: MasterTable) -> None:
     joined.write.format("noop").mode("append").save()
 
 
-def _pipeline(scene: _Scene, spark: SparkSession, master: MasterTable, metrics: Path) -> Pipeline:
+def _pipeline(scene: _Scene, spark: SparkSession, master: MasterTable) -> Pipeline:
     from semistream.spark.pipeline.pipeline import Pipeline
 
     return Pipeline(
@@ -184,5 +183,5 @@ def _pipeline(scene: _Scene, spark: SparkSession, master: MasterTable, metrics: 
         sink=str(scene.folder / "warehouse"),
         checkpoint=scene.folder / "checkpoint",
         memory=scene.budget(master),
-        metrics=metrics,
+        metrics=scene.folder / "metrics.jsonl",
     )

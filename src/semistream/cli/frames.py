@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from semistream.errors import OptionError, SemistreamError, SourceError
+from semistream.errors import OptionError, SemistreamError, SourceError, SparkLostError
 from semistream.relation.storage import harmless, scrubbed, without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["file_format", "read_frame", "spark_errors", "spark_session", "traces_to"]
+__all__ = ["file_format", "naming_log", "read_frame", "spark_errors", "spark_session"]
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -25,6 +25,8 @@ _FORMATS: Final = {
     ".jsonl": "json",
     ".orc": "orc",
 }
+_OF_JAVA: Final = re.compile(r"\s+(?:at \S+\(|\.\.\. \d+ more)|Caused by: ")
+"""A line of a Java trace."""
 _COMPRESSED: Final = (".gz", ".bz2", ".zst")
 
 
@@ -44,27 +46,14 @@ def spark_session(
 
 
 @contextmanager
-def traces_to(log: Path) -> Iterator[None]:
-    """Keep the traces of Spark's Python side in this file; an error names the file, if it has any.
-
-    `spark_session(log=…)` sends those of Java there too.
-    """
-    handler = logging.FileHandler(log, delay=True)
-    loggers = [logging.getLogger(name) for name in ("py4j", "pyspark")]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.propagate = False
+def naming_log(log: Path) -> Iterator[None]:
+    """An error names this file, if it has any messages; `spark_session(log=…)` sends them there."""
     try:
         yield
     except SemistreamError as error:
         if log.is_file() and log.stat().st_size:
             error.args = (f"{error} Spark's own messages are in {log}.",)
         raise
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
-            logger.propagate = True
-        handler.close()
 
 
 def file_format(path: str) -> str:
@@ -77,8 +66,8 @@ def file_format(path: str) -> str:
         return "parquet"
     if suffix not in _FORMATS:
         raise OptionError(
-            f"{without_secrets(path)} ends in {suffix!r}, which stands for no format here. Use one of: "
-            f"{', '.join(_FORMATS)}; a folder of Parquet files needs no suffix."
+            f"{without_secrets(path)} ends in {suffix!r}, which stands for no format here. Use "
+            f"one of: {', '.join(_FORMATS)}; a folder of Parquet files needs no suffix."
         )
     return _FORMATS[suffix]
 
@@ -96,7 +85,7 @@ def read_frame(path: str) -> DataFrame:
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
     """Turn Spark's exceptions into an error of one line."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     try:
@@ -107,12 +96,18 @@ def spark_errors(what: str) -> Iterator[None]:
         # Errors without a Python class in Spark, such as an unknown format.
         said = str(error.java_exception.getMessage())
         raise SourceError(f"{what}: Spark says: {_said(said)}") from harmless(error)
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkLostError(
+            f"{what}: Spark's Java process has ended; it may have been killed, or have run out of "
+            "memory. Run it again."
+        ) from error
 
 
 def _said(message: str) -> str:
     """The part of Spark's message that helps a user: the last line, if it is a traceback."""
-    text = message.partition("JVM stacktrace:")[0].strip()
-    lines = [line for line in text.splitlines() if line.strip()]
+    text = message.partition("JVM stacktrace:")[0].partition("Driver stacktrace:")[0].strip()
+    lines = [line for line in text.splitlines() if line.strip() and not _OF_JAVA.match(line)]
+    text = "\n".join(lines)
     if any(line.lstrip().startswith("Traceback (most recent") for line in lines):
         text = next(line for line in reversed(lines) if "SQLSTATE" not in line)
     # Leave out the query plan that follows a missing column, and the class name of our own errors.

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from semistream.cli.frames import read_frame, spark_errors
-from semistream.cli.report import MIB, output, reported, side
+from semistream.cli.report import output, reported, side, size_text
 
 __all__ = ["master_app"]
 
@@ -135,7 +135,7 @@ def vacuum(
         kept = f" Pinned: {', '.join(map(str, sorted(pinned)))}." if pinned else ""
         typer.echo(
             f"Versions removed: {versions}. Files removed: {len(gone.files):,}, "
-            f"{gone.bytes / MIB:,.1f} MiB.{kept}"
+            f"{size_text(gone.bytes)}.{kept}"
         )
         if gone.left:
             typer.echo(

@@ -12,11 +12,20 @@ from rich.text import Text
 
 from semistream.errors import SemistreamError
 
-__all__ = ["INTERRUPTED", "MIB", "complain", "output", "reported", "side"]
+__all__ = ["INTERRUPTED", "MIB", "complain", "output", "reported", "side", "size_text"]
 
 INTERRUPTED: Final = 130
 """The exit code of a command that was ended by Ctrl-C."""
 MIB: Final = 1 << 20
+
+
+def size_text(size: int) -> str:
+    """Bytes for people to read.
+
+    >>> size_text(3 << 20), size_text(5000)
+    ('3.0 MiB', '4.9 KiB')
+    """
+    return f"{size / MIB:,.1f} MiB" if size >= MIB // 10 else f"{size / 1024:,.1f} KiB"
 
 
 def output() -> Console:

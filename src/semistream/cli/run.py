@@ -15,13 +15,20 @@ import typer
 from rich.console import Console
 
 from semistream.cli.batch_view import BatchView, MetricsTail, totals
-from semistream.cli.frames import spark_errors, spark_session, traces_to
-from semistream.cli.pipeline_file import PipelineFile, SinkTable, SourceTable, UnmatchedTable
+from semistream.cli.frames import naming_log, spark_errors, spark_session
+from semistream.cli.pipeline_file import (
+    JoinTable,
+    PipelineFile,
+    SinkTable,
+    SourceTable,
+    UnmatchedTable,
+)
 from semistream.cli.report import output, reported, side
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from semistream.relation import MasterTable
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
     from semistream.spark.pipeline.sinks import SinkLike
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["follow", "pipeline_of", "run", "stopped_by_signals"]
 
 _LOOK_SECONDS: Final = 0.2
+_AMPLE: Final = 1 << 40
 
 
 def run(
@@ -44,15 +52,47 @@ def run(
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
         metrics = Path(asked.pipeline.metrics or Path(folder) / "metrics.jsonl")
-        MasterTable.open(asked.master.path)
+        _check_join(asked.join, MasterTable.open(asked.master.path))
         log = _log_file(asked)
-        with traces_to(log), spark_errors(str(file)):
+        with naming_log(log), spark_errors(str(file)):
             spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
             pipeline = pipeline_of(asked, spark, metrics, once)
-            was_stopped = follow(pipeline, metrics, console)
+            was_stopped = follow(pipeline, console)
         output().print(totals(pipeline.status()))
         if was_stopped:
             console.print(f"Stopped. To go on: semistream run {file}", soft_wrap=True)
+
+
+def _check_join(join: JoinTable, master: MasterTable) -> None:
+    """Raise what the join would with a stream of keys only: what else it has, only Spark knows."""
+    import pyarrow as pa
+
+    from semistream.algorithms import fixed_engine
+    from semistream.algorithms.registry import AUTO
+    from semistream.cost.micro_batches import micro_batch_engine
+    from semistream.parts.join_shape import resolve_on
+
+    resolve_on(join.on, master.key)
+    types = [master.schema.field(name).type for name in master.key]
+    fields = [
+        pa.field(f"_key_{i}", pa.int8() if pa.types.is_integer(kind) else kind)
+        for i, kind in enumerate(types)
+    ]
+    is_whole = master.shard_count == 1
+    terms: dict[str, Any] = {
+        "on": {field.name: name for field, name in zip(fields, master.key, strict=True)},
+        "how": join.how,
+        # How much the engines of several shards need together is known later.
+        "memory": join.memory if is_whole else _AMPLE,
+        "io": join.io,
+        "columns": join.columns,
+        **join.options,
+    }
+    one = master if is_whole else master.shard(0)
+    if join.algorithm == AUTO:
+        micro_batch_engine(one, **terms).shape(pa.schema(fields))
+    else:
+        fixed_engine(one, algorithm=join.algorithm, **terms).shape(pa.schema(fields))
 
 
 def _log_file(asked: PipelineFile) -> Path:
@@ -71,12 +111,15 @@ def _log_file(asked: PipelineFile) -> Path:
 
 def follow(
     pipeline: Pipeline,
-    metrics: Path,
     console: Console,
     is_enough: Callable[[Status], bool] = lambda _: False,
 ) -> bool:
-    """Start a pipeline and show its batches until it ends or `is_enough`; True after a signal."""
-    tail, view = MetricsTail(metrics), BatchView(console)
+    """Start a pipeline and show its batches until it ends or `is_enough`; True after a signal.
+
+    The pipeline has `metrics`.
+    """
+    assert pipeline.metrics_file is not None
+    tail, view = MetricsTail(pipeline.metrics_file), BatchView(console)
     with stopped_by_signals() as signalled, view.following(pipeline, "Ctrl-C stops."):
         pipeline.start()
         while not pipeline.await_termination(_LOOK_SECONDS):

@@ -16,6 +16,7 @@ pending, an arrival that is due stays with the producer for now.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -96,7 +97,10 @@ class TimedArrivals:
                 f"{type(batch).__name__}; it must give pairs of an arrival time in seconds and a "
                 "pyarrow.RecordBatch. A pa.Table gives them with to_batches()."
             )
-        at = float(seconds) if isinstance(seconds, Real) else math.nan
+        at = math.nan
+        if isinstance(seconds, Real):
+            with contextlib.suppress(OverflowError):
+                at = float(seconds)
         if not abs(at) <= LATEST:
             raise ArrivalOrderError(
                 f"An arrival has the time {seconds!r}; it must be a finite number of at most "

@@ -7,6 +7,7 @@ it is returned as it is, and nothing of it or of the environment is altered.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -52,11 +53,12 @@ def local_session(
 
     A new session runs `cores` tasks at a time ("*": one per core) in a Java process of `memory`
     bytes ("2g"), speaks over loopback only, and runs Python workers with this interpreter. The
-    messages of Java and of the workers go to the file `log`, by default to the terminal.
-    `connectors` names other systems ("kafka", "delta", "iceberg", "postgresql", "mariadb"): what
-    the installed Spark needs for them is resolved by its coordinates when it starts. `conf` adds
-    Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`. A Java process that
-    an earlier, stopped session has left behind keeps its memory, its log and its connectors.
+    messages of Java, of the workers and of Spark's Python side go to the file `log`, by default to
+    the terminal. `connectors` names other systems ("kafka", "delta", "iceberg", "postgresql",
+    "mariadb"): what the installed Spark needs for them is resolved by its coordinates when it
+    starts. `conf` adds Spark settings, and wins: `local_session(**{"spark.ui.enabled": "true"})`.
+    A Java process that an earlier, stopped session has left behind keeps its memory, its log and
+    its connectors.
     """
     try:
         return SparkSession.active()
@@ -65,23 +67,27 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     builder = SparkSession.builder.master(f"local[{cores}]").appName("semistream")
+    path = None if log is None else local_path(log, "log")
     with (
         resolved(connectors, pyspark.__version__, conf) as settings,
-        nullcontext() if log is None else _java_output_to(local_path(log, "log")),
+        nullcontext() if path is None else _java_output_to(path),
     ):
         for name, value in {**_CONF, "spark.driver.memory": memory, **settings}.items():
             builder = builder.config(name, value)
         try:
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
             if not connectors or "JAVA_GATEWAY_EXITED" not in str(error):
                 raise
             raise ConnectorError(
                 f"Spark did not start with the connectors {', '.join(connectors)}: some of their "
                 "jars could not be resolved. Which, is in Spark's own messages"
-                f"{'' if log is None else f' in {log}'}. Without a way to a repository, give the "
+                f"{'' if path is None else f' in {path}'}. Without a way to a repository, give the "
                 'jars as files: local_session(connectors=…, **{"spark.jars": "a.jar,b.jar"}).'
             ) from error
+    if path is not None:
+        _python_traces_to(path, spark)
+    return spark
 
 
 @contextmanager
@@ -96,6 +102,45 @@ def _java_output_to(path: Path) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+class _FromPy4j(logging.Filter):
+    """Takes what py4j logs, by the root logger, to another handler."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self.handler = handler
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record goes on to the root logger's own handlers."""
+        if Path(record.pathname).parent.name != "py4j":
+            return True
+        self.handler.handle(record)
+        return False
+
+
+def _python_traces_to(path: Path, spark: SparkSession) -> None:
+    """Send what Spark's Python side logs to this file, as long as this process runs.
+
+    It logs a trace for every connection that breaks when Java is stopped or dies.
+    """
+    root = logging.getLogger()
+    handler = logging.FileHandler(path, delay=True)
+    for logger in map(logging.getLogger, ("py4j", "pyspark")):
+        for old in [one for one in logger.handlers if isinstance(one, logging.FileHandler)]:
+            logger.removeHandler(old)
+        logger.addHandler(handler)
+        logger.propagate = False
+    for former in [one for one in root.filters if isinstance(one, _FromPy4j)]:
+        root.removeFilter(former)
+        former.handler.close()
+    root.addFilter(_FromPy4j(handler))
+    # This server is no public part of Spark. By itself it prints to the terminal.
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: logging.getLogger("pyspark.accumulators").error(
+            "The connection to Java has ended.", exc_info=True
+        )
 
 
 def check_java() -> str:

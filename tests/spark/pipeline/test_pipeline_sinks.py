@@ -224,6 +224,19 @@ def test_a_log_is_read_as_it_was_written(log: OpenLog) -> None:
     assert [one.number for one in again.outcomes(after=0)] == [1]
 
 
+def test_a_new_batch_needs_no_listing(log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = log()
+    one.begin(record(0))
+    one.finish(outcome(0))
+    one.begin(record(1, stream_batch=None))
+    one.finish(outcome(1))
+    for known in (one, log()):
+        with monkeypatch.context() as patched:
+            patched.setattr(batch_log, "_logged", lambda _: pytest.fail("The log was listed."))
+            assert known.of_stream_batch(1) is None
+        assert known.of_stream_batch(0) == record(0)
+
+
 def test_what_a_killed_writer_left_is_no_obstacle(log: OpenLog, tmp_path: Path) -> None:
     first = log()
     first.begin(record(0))

@@ -42,8 +42,6 @@ def storage_faults(path: object, doing: str, then: str = "") -> Iterator[None]:
 def storage_error(error: BaseException, what: str, then: str = "") -> StorageError:
     """The error that says what could not be done, why, and what to do."""
     number = getattr(error, "errno", None)
-    made = StorageError(
-        f"{what}: {scrubbed(str(error))}. {then}{_ADVICE.get(number or 0, _OTHER)}"
-    )
+    made = StorageError(f"{what}: {scrubbed(str(error))}. {then}{_ADVICE.get(number or 0, _OTHER)}")
     made.errno = number
     return made

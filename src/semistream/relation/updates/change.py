@@ -144,6 +144,8 @@ def _as_stored(data: ArrowData, schema: pa.Schema, hidden: str | None) -> pa.Tab
 def _key_table(keys: KeyData, codec: KeyCodec, key: Sequence[str]) -> pa.Table:
     """The keys as a table of the key columns, in the master's types."""
     found = _collected(keys)
+    if found is None:
+        raise OptionError("The keys to delete are None. Give a list of keys, which may be empty.")
     if isinstance(found, (pa.Array, pa.ChunkedArray)):
         found = _named([found], key)
     elif not isinstance(found, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):

@@ -124,6 +124,9 @@ class BatchLog:
         self.last_record = self._record(numbers[-1]) if numbers else None
         done = sorted(number for number, is_done in _logged(self._storage) if is_done)
         self.last_outcome = self._outcome(done[-1]) if done else None
+        of_spark = (record.stream_batch for record in self._from_newest())
+        self._newest = next((number for number in of_spark if number is not None), -1)
+        """Spark's number of the last micro-batch that has begun."""
 
     @property
     def unfinished(self) -> BatchRecord | None:
@@ -147,9 +150,13 @@ class BatchLog:
             return str(_read(self._storage, _IDENTITY)["id"])
 
     def of_stream_batch(self, stream_batch: int) -> BatchRecord | None:
-        """The record of Spark's micro-batch; None if it has never begun."""
-        numbers = sorted({number for number, _ in _logged(self._storage)}, reverse=True)
-        for record in map(self._record, numbers):
+        """The record of Spark's micro-batch; None if it has never begun.
+
+        O(1) for a new one; else the log is searched, which happens after a restart only.
+        """
+        if stream_batch > self._newest:
+            return None
+        for record in self._from_newest():
             if record.stream_batch is not None and record.stream_batch <= stream_batch:
                 return record if record.stream_batch == stream_batch else None
         return None
@@ -163,6 +170,8 @@ class BatchLog:
         self._publish(_record_name(record.number), asdict(record))
         reached("log.begun")
         self.last_record = record
+        if record.stream_batch is not None:
+            self._newest = record.stream_batch
 
     def finish(self, outcome: Outcome) -> None:
         """Publish the outcome, after which the batch never runs again."""
@@ -182,6 +191,11 @@ class BatchLog:
     def records(self) -> list[BatchRecord]:
         """The records that are kept, in order."""
         return [self._record(n) for n in sorted({n for n, _ in _logged(self._storage)})]
+
+    def _from_newest(self) -> Iterator[BatchRecord]:
+        """The records that are kept, the newest first; each is read when it is asked for."""
+        numbers = {number for number, _ in _logged(self._storage)}
+        return map(self._record, sorted(numbers, reverse=True))
 
     def _record(self, number: int) -> BatchRecord:
         found = _read(self._storage, _record_name(number))

@@ -9,6 +9,8 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from semistream import errors
 from semistream.errors import SemistreamError, SparkLostError
+from semistream.relation.storage import harmless, scrubbed, storage_error
+from semistream.spark.pipeline.sinks import CallableSink
 
 __all__ = ["explained"]
 
@@ -18,6 +20,11 @@ _WORKER_DIED: Final = re.compile(
     r"Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|"
     r"Executor \S+ (exited|disassociated)|Remote RPC client disassociated"
 )
+_REFUSED: Final = re.compile(
+    r"^(?:OSError|PermissionError|FileNotFoundError): \[Errno (\d+)\] (.+)$", re.MULTILINE
+)
+"""How an error of the operating system in a Python worker shows in Spark's message."""
+_TRIES: Final = re.compile(r" failed (\d+) times")
 _GO_ON: Final = (
     "All finished batches are written, and nothing is lost: start a pipeline with the same "
     "checkpoint to go on."
@@ -28,29 +35,60 @@ def explained(error: BaseException, name: str) -> BaseException:
     """The error itself if it is clear; else one of ours in its place, with it as the cause."""
     if isinstance(error, SemistreamError):
         return error
-    made = _lost(error, name) or _from_worker(error)
+    made = _lost(error, name) or _from_worker(error) or _refused(error, name)
+    if made is None and harmless(error) is None:
+        made = SemistreamError(f"The pipeline {name} has failed: {scrubbed(str(error))}")
     if made is None:
         return error
-    made.__cause__ = error
+    made.__cause__ = harmless(error)
+    # Without a cause, Python would show the error that this one was made from.
+    made.__suppress_context__ = True
     return made
 
 
 def _lost(error: BaseException, name: str) -> SemistreamError | None:
     """If Spark's Java process or a Python worker has died."""
     silent = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
-    if isinstance(error, Py4JNetworkError | ConnectionError) or (
-        silent and "Answer from Java side is empty" in str(error)
+    if (
+        isinstance(error, Py4JNetworkError)
+        or (isinstance(error, ConnectionError) and not _is_users(error))
+        or (silent and "Answer from Java side is empty" in str(error))
     ):
         return SparkLostError(
             f"Spark's Java process has ended while the pipeline {name} ran; it may have been "
             f"killed, or have run out of memory. {_GO_ON}"
         )
     if _WORKER_DIED.search(str(error)):
+        tries = _TRIES.search(str(error))
+        often = f"; Spark tried its task {tries[1]} times" if tries and tries[1] != "1" else ""
         return SparkLostError(
-            f"A worker process of Spark has ended, again and again, while the pipeline {name} "
-            f"ran; it may have been killed, or have run out of memory. {_GO_ON}"
+            f"A worker process of Spark has ended while the pipeline {name} ran{often}. It may "
+            f"have been killed, or have run out of memory. {_GO_ON}"
         )
     return None
+
+
+def _refused(error: BaseException, name: str) -> SemistreamError | None:
+    """If a disk, or a network, has refused to be read or written, here or in a worker."""
+    if isinstance(error, OSError) and not _is_users(error):
+        return storage_error(error, f"The pipeline {name} could not use its files", f"{_GO_ON} ")
+    found = _REFUSED.search(str(error))
+    if found is None:
+        return None
+    what = f"A worker of the pipeline {name} could not use its files"
+    return storage_error(OSError(int(found[1]), found[2]), what, f"{_GO_ON} ")
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether the function of a user's sink raised it, and not Spark below it."""
+    trace, is_in_sink = error.__traceback__, False
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        is_in_sink |= code is CallableSink.write.__code__
+        if is_in_sink and "py4j" in code.co_filename:
+            return False
+        trace = trace.tb_next
+    return is_in_sink
 
 
 def _from_worker(error: BaseException) -> SemistreamError | None:

@@ -37,7 +37,9 @@ class MetricsListener(StreamingQueryListener):
     def __init__(self, path: Location, metrics: Location | None = None) -> None:
         """Lines are appended to the file `path`."""
         self._path = local_path(path).absolute()
-        self._tasks = None if metrics is None else TaskMetrics(local_path(metrics, "metrics").absolute())
+        self._tasks = (
+            None if metrics is None else TaskMetrics(local_path(metrics, "metrics").absolute())
+        )
 
     # The four names that follow are Spark's own.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from semistream.relation.storage import Location, local_path
 from semistream.spark.pipeline.batch_log import BatchLog, Outcome
@@ -39,15 +40,16 @@ class MetricsLog:
     ) -> None:
         """For the pipeline `name`: a file of JSON lines, and one in Prometheus' format."""
         self._name = name
-        self._lines = None if lines is None else local_path(lines, "metrics")
+        self.lines = None if lines is None else _lines_file(local_path(lines, "metrics"), name)
+        """The file of JSON lines."""
         self._prometheus = (
             None if prometheus is None else local_path(prometheus, "metrics_prometheus")
         )
 
     def append(self, outcome: Outcome) -> None:
         """Write the metrics of a batch that is done."""
-        if self._lines is not None:
-            append_line(self._lines, {"pipeline": self._name, **metrics_line(outcome)})
+        if self.lines is not None:
+            append_line(self.lines, {"pipeline": self._name, **metrics_line(outcome)})
         if self._prometheus is not None:
             self._prometheus.parent.mkdir(parents=True, exist_ok=True)
             unfinished = self._prometheus.with_name(f".{self._prometheus.name}.part")
@@ -56,10 +58,16 @@ class MetricsLog:
 
     def catch_up(self, log: BatchLog) -> None:
         """Write the lines of batches after the last one in the file; none if it has no lines."""
-        last = None if self._lines is None else last_batch(self._lines)
+        last = None if self.lines is None else last_batch(self.lines)
         if last is not None:
             for outcome in log.outcomes(after=last):
                 self.append(outcome)
+
+
+def _lines_file(path: Path, name: str) -> Path:
+    """The file itself, or that of the pipeline in a folder; a new folder has no suffix."""
+    is_file = path.is_file() or (path.suffix and not path.is_dir())
+    return path if is_file else path / f"{quote(name, safe='')}.jsonl"
 
 
 def append_line(path: Path, content: dict[str, Any]) -> None:

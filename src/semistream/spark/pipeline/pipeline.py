@@ -17,12 +17,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semistream.errors import CheckpointError, PipelineStateError
+from semistream.errors import CheckpointError, PipelineStateError, SparkLostError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
@@ -135,7 +136,8 @@ class Pipeline:
                 would take longer are deferred, and joined when there is room.
             trigger: the time between batches, as seconds or "10s"; or "availableNow" to run until
                 the source has no more, and end. By default each batch follows the last at once.
-            metrics: a file that gets a JSON line per batch.
+            metrics: a folder, as for `ss.join`, where the file <name>.jsonl gets a JSON line per
+                batch; or a file for these lines, such as "metrics/sales.jsonl".
             metrics_prometheus: a file in Prometheus' text format, rewritten after each batch.
             name: the pipeline's name in metrics; by default that of the checkpoint's folder.
             io: "buffered", or "direct" to bypass the page cache of a local disk.
@@ -187,9 +189,11 @@ class Pipeline:
         try:
             self._sequence = sequence = self._recovered(home, lease)
             self._query = query = self._started()
-        except BaseException:
+        except BaseException as error:
             lease.release()
-            raise
+            if (clear := explained(error, self.name)) is error:
+                raise
+            raise clear from clear.__cause__
         self._state = "running"
         tend = partial(self._tend, query, sequence, lease)
         self._steward = threading.Thread(target=tend, daemon=True)
@@ -213,7 +217,12 @@ class Pipeline:
         self._require_started()
         self._stopping = True
         if self._query is not None and self._steward is not None:
-            self._query.stop()
+            try:
+                self._query.stop()
+            except Exception as error:
+                # If Java is gone, so is the query, and `await_termination` says so.
+                if not isinstance(explained(error, self.name), SparkLostError):
+                    raise
             self._steward.join()
 
     def status(self) -> Status:
@@ -236,6 +245,11 @@ class Pipeline:
     def prometheus(self) -> str:
         """The metrics of the last batch, and totals, in Prometheus' text format."""
         return prometheus_text(self.name, self._last)
+
+    @property
+    def metrics_file(self) -> Path | None:
+        """The file that gets a JSON line per batch; None without `metrics`."""
+        return self._metrics.lines
 
     def _recovered(self, home: Folder, lease: Lease) -> BatchSequence:
         """The batches of this checkpoint, with what a killed process left half-way finished."""
@@ -262,7 +276,7 @@ class Pipeline:
             self._sequence.stream_batch(frame, number)
         except BaseException as error:
             # Spark would only pass its text on; `await_termination` raises the error itself.
-            self._failure = None if self._stopping else error
+            self._failure = None if self._stopping else explained(error, self.name)
             raise
 
     def _on_done(self, outcome: Outcome) -> None:

@@ -88,8 +88,8 @@ def rejecting_checks(
             source.where(predicate).schema  # noqa: B018 (asking for it makes Spark look)
         except PySparkException as error:
             raise OptionError(
-                f"The check {reason!r} is no SQL predicate on the source: {scrubbed(str(error))}. Its columns "
-                f"are {source.columns}."
+                f"The check {reason!r} is no SQL predicate on the source: "
+                f"{scrubbed(str(error))}. Its columns are {source.columns}."
             ) from harmless(error)
     return checks or {}
 
@@ -97,5 +97,8 @@ def rejecting_checks(
 def checkpoint_folder(checkpoint: Location) -> Folder:
     """The folder of the checkpoint."""
     if not isinstance(checkpoint, str | os.PathLike):
-        raise OptionError(f"checkpoint is a {type(checkpoint).__name__}; it must be the path, or the URI, of a folder.")
+        raise OptionError(
+            f"checkpoint is a {type(checkpoint).__name__}; it must be the path, or the URI, of "
+            "a folder."
+        )
     return Folder.at(checkpoint)

@@ -103,9 +103,7 @@ class TableSink:
         if (self.table is None) == (self.path is None):
             given = (self.table, self.path)
             table, path = (None if one is None else without_secrets(one) for one in given)
-            raise OptionError(
-                f"TableSink has table={table!r} and path={path!r}; give one of them."
-            )
+            raise OptionError(f"TableSink has table={table!r} and path={path!r}; give one of them.")
 
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:
         """Append the rows as transaction `batch` of `writer`."""
@@ -131,7 +129,7 @@ class CallableSink:
     function: Write
 
     def __repr__(self) -> str:
-        # Not the function's own text: that of a partial shows the arguments, of a method its object.
+        # Not the function's own text: that of a partial shows its arguments.
         kind = type(self.function).__name__
         return f"CallableSink({getattr(self.function, '__qualname__', kind)})"
 
@@ -152,6 +150,7 @@ def sink_of(given: object, argument: str) -> Sink:
     if callable(given):
         return CallableSink(given)
     raise OptionError(
-        f"{argument} is a {type(given).__name__}, which is no sink. Give a path, ss.ParquetSink(…), ss.TableSink(…), or a "
-        "function of a DataFrame and a batch number that is idempotent by that number."
+        f"{argument} is a {type(given).__name__}, which is no sink. Give a path, "
+        "ss.ParquetSink(…), ss.TableSink(…), or a function of a DataFrame and a batch number that "
+        "is idempotent by that number."
     )
