@@ -170,7 +170,7 @@ class HeldResults:
 
 
 def _bytes(batch: pa.RecordBatch) -> int:
-    return int(batch.nbytes) + batch.num_rows * _ROW_BYTES
+    return int(batch.nbytes) + int(batch.num_rows) * _ROW_BYTES
 
 
 def _read(run: IO[bytes]) -> _Batches:

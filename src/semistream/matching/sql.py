@@ -6,6 +6,7 @@ values, so whoever evaluates it needs no parser. docs/joins.md lists what is all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -74,7 +75,12 @@ def parsed(text: str) -> SqlCondition:
     try:
         trees = sqlglot.parse(text, read="spark")
     except SqlglotError as error:
-        raise OptionError(f"where={text!r} is not SQL that can be read: {error}. Mend it.") from error
+        # Its text has colours in it.
+        told = re.sub(r"\x1b\[\d+m", "", str(error)).split("\n")[0]
+        raise OptionError(
+            f"where={text!r} cannot be read as SQL: {told} Give a predicate such as "
+            "'quantity >= minimum'."
+        ) from error
     if len(trees) != 1 or trees[0] is None:
         raise OptionError(f"where={text!r} must be one SQL predicate. Give one.")
     return SqlCondition(text, _node(trees[0]))
