@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -148,3 +147,160 @@ def test_every_kind_of_join_is_sparks(
     assert_same_rows(found, by_spark(*frames, how, "s_int >= m_int"))
     found = by_us(frames[0], master, how=how, algorithm=algorithm)
     assert_same_rows(found, by_spark(*frames, how, "true"))
+
+
+def history(count: int = 30) -> pa.Table:
+    """Touching and open intervals, with gaps between some."""
+    ids, begins, ends = [], [], []
+    for key in range(count):
+        for part in range(3):
+            ids.append(key)
+            begins.append(NOON + dt.timedelta(hours=4 * part))
+            length = 4 - part % 2 * (key % 3)
+            is_open = part == 2 and key % 2 == 0
+            ends.append(None if is_open else begins[-1] + dt.timedelta(hours=length))
+    kind = pa.timestamp("us", "UTC")
+    times = {"begins": pa.array(begins, kind), "ends": pa.array(ends, kind)}
+    return pa.table({"id": pa.array(ids, pa.int64()), **times, "row": np.arange(len(ids))})
+
+
+def events(seed: int, count: int = 300) -> pa.Table:
+    """At the very bounds, between them, and outside."""
+    rng = np.random.default_rng(seed)
+    steps = rng.integers(-2, 30, count)
+    small = rng.integers(-1, 2, count)
+    at = [
+        None if i % 17 == 3 else NOON + dt.timedelta(hours=int(h) // 2 * 1.0, microseconds=int(u))
+        for i, (h, u) in enumerate(zip(steps, small, strict=True))
+    ]
+    keys = [None if k == 33 else int(k) for k in rng.integers(0, 35, count)]
+    return pa.table(
+        {"id": pa.array(keys), "at": pa.array(at, pa.timestamp("us", "UTC")), "n": np.arange(count)}
+    )
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_valid_row_is_sparks(
+    spark: SparkSession, build: Build, how: str, checked: bool, seed: int
+) -> None:
+    rows, stream = history(), frame(spark, events(seed))
+    master = build(rows, valid=("begins", "ends") if checked else None)
+    found = by_us(stream, master, how=how, valid=("at", "begins", "ends"))
+    condition = "begins <= at AND (ends IS NULL OR at < ends)"
+    assert_same_rows(found, by_spark(stream, frame(spark, rows), how, condition))
+
+
+@pytest.mark.parametrize("how", ["left", "anti"])
+def test_the_row_as_of_a_time_is_sparks(
+    spark: SparkSession, build: Build, how: str, seed: int
+) -> None:
+    rows, stream = history().drop(["ends"]), frame(spark, events(seed))
+    found = by_us(stream, build(rows), how=how, as_of=("at", "begins"), tolerance="5h")
+    stream.createOrReplaceTempView("s")
+    frame(spark, rows).createOrReplaceTempView("m")
+    latest = spark.sql(
+        "SELECT s.n, max_by(m.row, m.begins) AS row, max(m.begins) AS begins FROM s JOIN m "
+        "ON s.id = m.id AND m.begins <= s.at AND s.at <= m.begins + INTERVAL 5 HOURS GROUP BY s.n"
+    )
+    kind = "leftanti" if how == "anti" else "left"
+    joined = stream.join(latest, "n", kind)
+    names = ["id", "at", "n", *([] if how == "anti" else ["begins", "row"])]
+    assert_same_rows(found, rows_of(joined.select(*names).toArrow()))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_rows_come_in_stream_order_within_a_partition(
+    spark: SparkSession, build: Build, shards: int, seed: int
+) -> None:
+    stream, rows = sides(seed, 500)
+    master = build(rows.select(["id", "row", "m_text"]), shards=shards)
+    df = spark.createDataFrame(stream.select(["id", "sale"])).coalesce(1)
+    wanted = [row[1] for row in rows_of(df.toArrow())]
+    joined = ss.join(df, master, on="id", how="left", memory="8MB", preserve_order=True)
+    found = rows_of(joined.toArrow())
+    assert list(dict.fromkeys(row[1] for row in found)) == wanted
+    places = [wanted.index(row[1]) for row in found]
+    assert places == sorted(places)
+    plain = ss.join(df, master, on="id", how="left", memory="8MB")
+    assert_same_rows(found, rows_of(plain.toArrow()))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_master_in_shards_is_joined_on_terms(
+    spark: SparkSession, build: Build, shuffle: bool, seed: int
+) -> None:
+    stream, rows = sides(seed)
+    frames = frame(spark, stream), frame(spark, rows)
+    master = build(rows, shards=3)
+    for how in ("left", "anti"):
+        terms: dict[str, Any] = {"how": how, "where": "s_int >= m_int", "shuffle": shuffle}
+        found = rows_of(ss.join(frames[0], master, on="id", memory="16MB", **terms).toArrow())
+        assert_same_rows(found, by_spark(*frames, how, "s_int >= m_int"))
+
+
+def test_a_build_on_spark_refuses_rows_that_overlap(spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 1, 2, 2], "begins": [0, 5, 0, 4], "ends": [5, None, 5, 9]})
+    df = spark.createDataFrame(rows)
+    with pytest.raises(HistoryError, match=r"for the key id=2, .* valid at begins=4"):
+        ss.MasterTable.build(df, tmp_path / "m", key="id", valid=("begins", "ends"))
+    master = ss.MasterTable.build(
+        df.where("id = 1"), tmp_path / "m", key="id", valid=("begins", "ends")
+    )
+    assert master.valid == ("begins", "ends")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown column": ({"where": "nothing > 1"}, "'nothing'"),
+    "a type error": ({"where": "s_text > 1"}, "string and int32"),
+    "an aggregate": ({"where": "sum(s_int) > 1"}, r"SUM\(s_int\)"),
+    "no predicate": ({"where": "s_int + 1"}, "not true or false"),
+    "a time with a zone against one without": (
+        {"valid": ("s_when", "plain", "plain")},
+        "time zone",
+    ),
+    "order and a shuffle": ({"preserve_order": True, "shuffle": True}, "shuffle=True"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    spark: SparkSession, build: Build, name: str
+) -> None:
+    terms, said = REFUSED[name]
+    stream, rows = sides(1)
+    plain = pa.array([dt.datetime(2024, 1, 1)] * rows.num_rows, pa.timestamp("us"))
+    master = build(rows.append_column("plain", plain), shards=2)
+    with pytest.raises(OptionError, match=said):
+        ss.join(spark.createDataFrame(stream), master, on="id", memory="16MB", **terms)
+
+
+def test_a_pipeline_joins_on_terms(spark: SparkSession, build: Build, tmp_path: Path) -> None:
+    """Unmatched are tuples without a row that passes; names in conditions are the user's."""
+    (tmp_path / "in").mkdir()
+    text = "\n".join(f'{{"id": {i % 4}, "n": {i}, "at": {i}}}' for i in range(40))
+    (tmp_path / "in" / "0.json").write_text(text)
+    rows = pa.table({"id": [0, 0, 1], "begins": [0, 20, 10], "name": ["a", "b", "c"]})
+    pipeline = ss.Pipeline(
+        spark.readStream.schema("id long, n long, at long").json(str(tmp_path / "in")),
+        build(rows),
+        on="id",
+        sink=str(tmp_path / "out"),
+        unmatched=str(tmp_path / "unmatched"),
+        checkpoint=tmp_path / "checkpoint",
+        memory="4MB",
+        as_of=("at", "begins"),
+        where="n <> 8 and name <> 'c' or n > 30",
+        trigger="availableNow",
+    ).start()
+    pipeline.await_termination()
+    found = {
+        row[1]: row[-1]
+        for row in rows_of(
+            spark.read.parquet(str(tmp_path / "out")).select("id", "n", "name").toArrow()
+        )
+    }
+    expected = {n: "b" if n >= 20 else "a" for n in range(0, 40, 4) if n != 8} | {33: "c", 37: "c"}
+    assert found == expected
+    assert pipeline.status().counts.joined == len(expected)
+    assert pipeline.status().counts.unmatched == 40 - len(expected)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlglot
@@ -16,8 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from semistream.errors import OptionError
-from semistream.matching.condition import BoundCondition, Columns
-from semistream.matching.tree import Node, bound
+from semistream.matching.tree import Node, SqlCondition
 
 __all__ = ["parsed"]
 
@@ -52,22 +50,6 @@ _ADVICE: Final = (
     "(literals), like, +, -, *, coalesce, abs, length and isnan; compute anything else in the "
     "stream, before the join."
 )
-
-
-@dataclass(frozen=True)
-class SqlCondition:
-    """A predicate, as text and as a tree."""
-
-    text: str
-    tree: Node = field(compare=False)
-
-    def __str__(self) -> str:
-        """The text."""
-        return self.text
-
-    def bind(self, columns: Columns) -> BoundCondition:
-        """The condition for these columns; `OptionError` if types do not go together."""
-        return bound(self.tree, columns)
 
 
 def parsed(text: str) -> SqlCondition:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +22,7 @@ from semistream.arrow_arrays import strings, to_arrow
 from semistream.errors import OptionError
 from semistream.matching.condition import BoundCondition, Columns, Place
 
-__all__ = ["Node", "bound"]
+__all__ = ["Node", "SqlCondition"]
 
 _Values: TypeAlias = Any
 """An Arrow array, or a scalar."""
@@ -63,6 +63,22 @@ class Node:
 
 
 @dataclass(frozen=True)
+class SqlCondition:
+    """A predicate, as text and as a tree. It needs no parser any more."""
+
+    text: str
+    tree: Node = field(compare=False)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+    def bind(self, columns: Columns) -> BoundCondition:
+        """The condition for these columns; `OptionError` if types do not go together."""
+        return _bound(self.tree, columns)
+
+
+@dataclass(frozen=True)
 class _Typed:
     """A part that knows its type; `literal` is its text if it is a number that was written."""
 
@@ -71,7 +87,7 @@ class _Typed:
     literal: str = ""
 
 
-def bound(tree: Node, columns: Columns) -> BoundCondition:
+def _bound(tree: Node, columns: Columns) -> BoundCondition:
     """The predicate for these columns; `OptionError` unless it is true or false of each pair."""
     binding = _Binding(columns)
     found = binding.typed(tree)
