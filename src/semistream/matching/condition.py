@@ -7,7 +7,7 @@ columns of both sides are, it is bound to them, and what cannot be evaluated is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -27,11 +27,13 @@ class Place:
     name: str
     of_stream: bool
     type: pa.DataType
+    column: str
+    """Its name in the data, where the user knows it by another."""
 
     @property
     def inside(self) -> str:
         """Its name in a batch of pairs."""
-        return PREFIX + self.name if self.of_stream else self.name
+        return PREFIX + self.column if self.of_stream else self.column
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,21 @@ class Columns:
     master: pa.Schema
     keys: Mapping[str, str]
     """From master key column to stream column: these are equal in every pair."""
+    known_as: Mapping[str, str] = field(default_factory=dict)
+    """From stream column to the name by which the user knows it, where that is another."""
+
+    def of_stream(self) -> list[Place]:
+        """The stream's columns."""
+        names = self.known_as
+        return [Place(names.get(f.name, f.name), True, f.type, f.name) for f in self.stream]
+
+    def of_master(self) -> list[Place]:
+        """The master's columns."""
+        return [Place(f.name, False, f.type, f.name) for f in self.master]
 
     def all(self) -> list[Place]:
-        """Every column of both sides."""
-        sides = ((self.stream, True), (self.master, False))
-        return [Place(f.name, side, f.type) for schema, side in sides for f in schema]
+        """Every column of both sides, the stream's first."""
+        return [*self.of_stream(), *self.of_master()]
 
     def find(self, name: str, side: str = "") -> Place:
         """The column of this name; upper and lower case matter only where they must.
@@ -56,7 +68,7 @@ class Columns:
         known = [each for each in self.all() if _is_on(each, side)]
         same = [each for each in known if each.name == name]
         same = same or [each for each in known if each.name.lower() == name.lower()]
-        if len(same) == 2 and self.keys.get(same[1].name) == same[0].name:
+        if len(same) == 2 and self.keys.get(same[1].name) == same[0].column:
             return same[0]
         if len(same) == 1:
             return same[0]
@@ -66,8 +78,8 @@ class Columns:
                 "is there more than once. Say stream.column or master.column, or rename one of "
                 "them in the stream."
                 if same
-                else f"does not exist. The stream has {self.stream.names}, the master "
-                f"{self.master.names}. Use one of these."
+                else f"does not exist. The stream has {[each.name for each in self.of_stream()]}, "
+                f"the master {self.master.names}. Use one of these."
             )
         )
 

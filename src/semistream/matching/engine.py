@@ -22,7 +22,7 @@ from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
-__all__ = ["EngineMaker", "MatchingEngine", "MakeEngine"]
+__all__ = ["EngineMaker", "MakeEngine", "MatchingEngine"]
 
 MakeEngine = Callable[[str, dict[str, str], list[str], int], Engine]
 """Makes an engine for an inner join: its algorithm, key columns, master columns and memory."""
@@ -143,8 +143,9 @@ class MatchingEngine(Engine):
 
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
-        found = self._matching.metrics()
-        return self._nothing.snapshot(self._algorithm, 0, self._memory) if found is None else found
+        if self._matching.has_run:
+            return self._matching.metrics()
+        return self._nothing.snapshot(self._algorithm, 0, self._memory)
 
     def memory(self) -> dict[str, int]:
         """Bytes by part, with "peak" and "budget"."""

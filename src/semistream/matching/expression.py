@@ -47,7 +47,8 @@ class ExpressionCondition:
         except (pa.ArrowException, TypeError) as error:
             raise OptionError(
                 f"where={self.text} cannot be evaluated: {error}. The stream has "
-                f"{columns.stream.names}, the master {columns.master.names}."
+                f"{[place.name for place in columns.of_stream()]}, the master "
+                f"{columns.master.names}."
             ) from error
         known = tuple(columns.find(place.name) for place in needed)
         inside = {place.inside: place.name for place in known}

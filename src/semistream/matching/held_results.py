@@ -61,13 +61,13 @@ class HeldResults:
     def add(self, batch: pa.RecordBatch) -> None:
         """Hold these rows."""
         size = _bytes(batch)
-        if self._bytes + size > self._limit and self._batches:
-            self._make_room()
         if size > self._limit and batch.num_rows > 1:
             half = batch.num_rows // 2
             self.add(batch.slice(0, half))
             self.add(batch.slice(half))
             return
+        if self._bytes + size > self._limit and self._batches:
+            self._make_room(size)
         self._take(batch, size)
 
     def rows(self) -> _Batches:
@@ -89,7 +89,8 @@ class HeldResults:
         self._bytes += size
         self._batches.append(batch)
 
-    def _make_room(self) -> None:
+    def _make_room(self, size: int) -> None:
+        """Room for so many bytes; what is left must be worth another look at it."""
         if self._still_wanted is not None:
             batches = self._batches
             self._drop()
@@ -97,7 +98,7 @@ class HeldResults:
                 wanted = self._still_wanted(batch)
                 if wanted.num_rows:
                     self._take(wanted, _bytes(wanted))
-        if self._bytes > self._limit // 2:
+        if self._bytes + max(size, self._limit // 2) > self._limit:
             self._spill()
 
     def _drop(self) -> None:
@@ -159,8 +160,9 @@ class HeldResults:
                     parts.append(head.slice(0, cut))
                 rest = head.slice(cut)
                 later.append((rest if rest.num_rows else next(reader, None), reader))
+            from_several = len(parts) > 1
             piece = gathered(parts)
-            if len(parts) > 1:
+            if from_several:
                 piece = piece.take(to_arrow(np.argsort(self._numbers(piece), kind="stable")))
             heads = later
             yield piece
@@ -170,7 +172,7 @@ class HeldResults:
 
 
 def _bytes(batch: pa.RecordBatch) -> int:
-    return int(batch.nbytes) + batch.num_rows * _ROW_BYTES
+    return int(batch.nbytes) + int(batch.num_rows) * _ROW_BYTES
 
 
 def _read(run: IO[bytes]) -> _Batches:

@@ -1,7 +1,7 @@
 """The join on terms: runs an engine over the stream, round by round.
 
 Where results need no more than a pair, those of an inner join with a condition, whole tuples go
-through the engine and nothing is held but a mark for each. Otherwise the tuples of a round are held.
+through the engine and nothing is held but a mark for each. Otherwise a round's tuples are held.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from semistream.budget import Grant, MemoryBudget
-from semistream.errors import BudgetError, StreamSchemaError
+from semistream.errors import BudgetError, InternalError, StreamSchemaError
 from semistream.matching.resolved import Resolved
 from semistream.matching.round_memory import RoundMemory
 from semistream.matching.rounds import MARK_BYTES, TUPLE_BYTES, Numbered, Round
@@ -121,11 +121,10 @@ class Matching:
         """How the memory is divided for a stream that begins so, and what finds its pairs."""
         widest = resolved.widest(first)
         least = RoundMemory.least_marks()
-        share = RoundMemory.usual_marks(self._memory)
+        share = RoundMemory.usual(self._memory, resolved.holds_tuples)
         if resolved.holds_tuples:
             row = self._master.widest_row if resolved.engine_columns else 0
             least = RoundMemory.least_share(widest + TUPLE_BYTES, row)
-            share = RoundMemory.usual_share(self._memory)
         share = self._affordable(resolved, first, max(share, least), least)
         held = self._average_row(resolved) if resolved.holds_results else 0
         average = first.nbytes / first.num_rows if first.num_rows else widest
@@ -146,13 +145,18 @@ class Matching:
             self._outputs += result.num_rows
             yield result
 
-    def metrics(self) -> Metrics | None:
-        """Of the last run; None if no engine has run."""
+    @property
+    def has_run(self) -> bool:
+        """Whether there are metrics of a run."""
+        return self._joint is not None or self._is_finding
+
+    def metrics(self) -> Metrics:
+        """Of the last run; there must be one."""
         runs = [] if self._joint is None else [self._joint]
         if self._is_finding and self.finder is not None:
             runs.append(self.finder.metrics())
         if not runs:
-            return None
+            raise InternalError("No engine has run, so there are no metrics. Run the join first.")
         found = Metrics.merge(runs)
         return replace(
             found,
@@ -251,9 +255,9 @@ class Matching:
             )
         resolved = self.resolve(first.schema)
         widest, sized = resolved.widest(first), self._sized
-        if self.finder is not None and sized is not None and resolved is self._resolved:
-            if widest <= sized.widest:
-                return resolved
+        is_ready = self.finder is not None and resolved is self._resolved
+        if is_ready and sized is not None and widest <= sized.widest:
+            return resolved
         shares, finder = self.sized(resolved, first)
         legacy = self.leave()
         if legacy is not None:
@@ -316,7 +320,7 @@ class Matching:
 
     def _round(self, resolved: Resolved, tuples: list[pa.RecordBatch], grant: Grant) -> _Batches:
         """Join the tuples of a round, and give all their results."""
-        assert self.shares is not None and self._sized is not None
+        assert self.shares is not None
         row = self._master.widest_row if resolved.engine_columns else 0
         widest = max(resolved.widest(batch) for batch in tuples) + row
         piece_rows = max(1, self.shares.piece // max(widest, 1))

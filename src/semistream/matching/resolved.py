@@ -50,18 +50,19 @@ class Resolved:
             columns = []
         self.shape = JoinShape(own, master, on, "left" if terms.how == "left" else "inner", columns)
         keys = resolve_on(on, master.key)
-        known = Columns(self.shape.plain_schema, master.schema, keys)
+        known = Columns(self.shape.plain_schema, master.schema, keys, dict(terms.known_as))
         self.condition = None if terms.where is None else terms.where.bind(known)
         self.time = TimeRule.of(terms, known)
         is_checked = terms.valid is not None and master.valid == terms.valid[1:]
         self.finds_overlaps = terms.valid is not None and not is_checked
-        self.holds_results = terms.preserve_order or terms.as_of is not None
+        in_order = terms.preserve_order and terms.how in ("inner", "left")
+        self.holds_results = in_order or terms.as_of is not None
         """Whether results wait for the end of their round."""
         self.holds_tuples = terms.how != "inner" or self.holds_results
         """Whether tuples are held; else all their columns go through the engine."""
         needed = [] if self.condition is None else list(self.condition.places)
         needed += [] if self.time is None else list(self.time.places)
-        names = [place.name for place in needed if place.of_stream]
+        names = [place.column for place in needed if place.of_stream]
         self.carried = list(dict.fromkeys([*self.shape.stream_key, *names]))
         if not self.holds_tuples:
             self.carried = own.names

@@ -50,6 +50,11 @@ class RoundMemory(NamedTuple):
         """The least bytes of a round of tuples and rows that may be so wide."""
         return _LEAST_ROWS * (widest_tuple + widest_row + _ROW_BYTES)
 
+    @classmethod
+    def usual(cls, memory: int, holds_tuples: bool) -> int:
+        """The bytes of a round of either kind if there is enough for all."""
+        return cls.usual_share(memory) if holds_tuples else cls.usual_marks(memory)
+
     @staticmethod
     def least_marks() -> int:
         """The least bytes of a round of which only marks are held."""

@@ -337,6 +337,4 @@ def _indices(places: NDArray[np.int64]) -> pa.Array:
     """Places as indices, null where there is none."""
     there = np.packbits(places >= 0, bitorder="little")
     data = np.maximum(places, 0)
-    return pa.Array.from_buffers(
-        pa.int64(), len(places), [pa.py_buffer(there), pa.py_buffer(data)]
-    )
+    return pa.Array.from_buffers(pa.int64(), len(places), [pa.py_buffer(there), pa.py_buffer(data)])

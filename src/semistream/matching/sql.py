@@ -6,8 +6,8 @@ values, so whoever evaluates it needs no parser. docs/joins.md lists what is all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlglot
@@ -15,8 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from semistream.errors import OptionError
-from semistream.matching.condition import BoundCondition, Columns
-from semistream.matching.tree import Node, bound
+from semistream.matching.tree import Node, SqlCondition
 
 __all__ = ["parsed"]
 
@@ -53,28 +52,17 @@ _ADVICE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class SqlCondition:
-    """A predicate, as text and as a tree."""
-
-    text: str
-    tree: Node = field(compare=False)
-
-    def __str__(self) -> str:
-        """The text."""
-        return self.text
-
-    def bind(self, columns: Columns) -> BoundCondition:
-        """The condition for these columns; `OptionError` if types do not go together."""
-        return bound(self.tree, columns)
-
-
 def parsed(text: str) -> SqlCondition:
     """The predicate of a text; `OptionError` if it is none, or has what is not allowed."""
     try:
         trees = sqlglot.parse(text, read="spark")
     except SqlglotError as error:
-        raise OptionError(f"where={text!r} is not SQL that can be read: {error}. Mend it.") from error
+        # Its text has colours in it.
+        told = re.sub(r"\x1b\[\d+m", "", str(error)).split("\n")[0]
+        raise OptionError(
+            f"where={text!r} cannot be read as SQL: {told} Give a predicate such as "
+            "'quantity >= minimum'."
+        ) from error
     if len(trees) != 1 or trees[0] is None:
         raise OptionError(f"where={text!r} must be one SQL predicate. Give one.")
     return SqlCondition(text, _node(trees[0]))

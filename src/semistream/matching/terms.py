@@ -38,6 +38,8 @@ class Terms:
     tolerance: int | dt.timedelta | None = None
     """How much older the row may be."""
     preserve_order: bool = False
+    known_as: tuple[tuple[str, str], ...] = ()
+    """Stream columns and the names by which the user knows them, where these are others."""
 
     @classmethod
     def of(
@@ -73,7 +75,7 @@ class Terms:
     @property
     def is_plain(self) -> bool:
         """Whether an engine alone gives this join."""
-        return self.how in ("inner", "left") and self == Terms(self.how)
+        return self.how in ("inner", "left") and self == Terms(self.how, known_as=self.known_as)
 
     def told(self) -> str:
         """In words, for a plan."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +22,7 @@ from semistream.arrow_arrays import strings, to_arrow
 from semistream.errors import OptionError
 from semistream.matching.condition import BoundCondition, Columns, Place
 
-__all__ = ["Node", "bound"]
+__all__ = ["Node", "SqlCondition"]
 
 _Values: TypeAlias = Any
 """An Arrow array, or a scalar."""
@@ -63,6 +63,22 @@ class Node:
 
 
 @dataclass(frozen=True)
+class SqlCondition:
+    """A predicate, as text and as a tree. It needs no parser any more."""
+
+    text: str
+    tree: Node = field(compare=False)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+    def bind(self, columns: Columns) -> BoundCondition:
+        """The condition for these columns; `OptionError` if types do not go together."""
+        return _bound(self.tree, columns)
+
+
+@dataclass(frozen=True)
 class _Typed:
     """A part that knows its type; `literal` is its text if it is a number that was written."""
 
@@ -71,14 +87,12 @@ class _Typed:
     literal: str = ""
 
 
-def bound(tree: Node, columns: Columns) -> BoundCondition:
-    """The predicate for these columns; `OptionError` unless it can be true or false of each pair."""
+def _bound(tree: Node, columns: Columns) -> BoundCondition:
+    """The predicate for these columns; `OptionError` unless it is true or false of each pair."""
     binding = _Binding(columns)
     found = binding.typed(tree)
     if found.type not in (pa.bool_(), pa.null()):
-        raise OptionError(
-            f"The condition gives {found.type}, not true or false. Use a comparison."
-        )
+        raise OptionError(f"The condition gives {found.type}, not true or false. Use a comparison.")
 
     def passing(pairs: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -174,8 +188,8 @@ def _decimal(text: str) -> _Typed:
 def _decimal_type(digits: int, scale: int) -> pa.DataType:
     if digits > _MOST_DIGITS:
         raise OptionError(
-            f"The condition has a decimal of {digits} digits; {_MOST_DIGITS} are the most. Cast its "
-            "columns to fewer."
+            f"The condition has a decimal of {digits} digits; {_MOST_DIGITS} are the most. Cast "
+            "its columns to fewer."
         )
     return pa.decimal128(digits, scale)
 
@@ -212,7 +226,9 @@ def _cast(part: _Typed, kind: pa.DataType) -> _Run:
         return part.run
     if part.literal and kind == pa.float64():
         return _double(part.literal).run
-    return lambda pairs: part.run(pairs).cast(kind)
+    # A whole number that no double equals is rounded, as Spark does.
+    safe = kind != pa.float64()
+    return lambda pairs: part.run(pairs).cast(kind, safe=safe)
 
 
 def _is_float(kind: pa.DataType) -> bool:
@@ -362,9 +378,9 @@ def _arithmetic(kind: str, left: _Typed, right: _Typed) -> _Typed:
                 "anything else in the stream, before the join."
             )
     operation = _ARITHMETIC[kind]
-    if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
-        if not (_is_float(left.type) or _is_float(right.type)):
-            return _decimal_arithmetic(kind, left, right)
+    types = (left.type, right.type)
+    if any(map(pa.types.is_decimal, types)) and not any(map(_is_float, types)):
+        return _decimal_arithmetic(kind, left, right)
     common = _common(left, right)
     one, other = _cast(left, common), _cast(right, common)
     return _Typed(common, lambda pairs: operation(one(pairs), other(pairs)))
@@ -411,9 +427,7 @@ def _is_truth(node: Node, parts: list[_Typed]) -> _Typed:
 def _of_number(node: Node, parts: list[_Typed]) -> _Typed:
     (part,) = parts
     if not _is_number(part.type) or part.type == pa.uint64():
-        raise OptionError(
-            f"The condition has {node.kind!r} of {part.type}. Use a number there."
-        )
+        raise OptionError(f"The condition has {node.kind!r} of {part.type}. Use a number there.")
     operation = pc.abs_checked if node.kind == "abs" else pc.negate_checked
     literal = f"-{part.literal}" if part.literal and node.kind == "negative" else ""
     return _Typed(part.type, lambda pairs: operation(part.run(pairs)), literal)

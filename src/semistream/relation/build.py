@@ -6,7 +6,7 @@ Sorting and gathering happen in memory, so the data must fit there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from semistream.crash_points import reached
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
+from semistream.history import check_history, check_no_overlap
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.columns import ArrowData, as_table, stored_table
 from semistream.relation.locator import locator_rows, page_starts, write_locator
@@ -61,6 +62,8 @@ class Recipe:
     layout: str
     filter_bits: int = 0
     shards: int = 1
+    valid: tuple[str, str] | None = None
+    """The columns from when to when a row is valid."""
 
     @classmethod
     def of(
@@ -70,6 +73,7 @@ class Recipe:
         layout: str,
         filter_bits: int = 0,
         shards: int = 1,
+        valid: tuple[str, str] | None = None,
     ) -> Recipe:
         """The recipe for these options; `OptionError` or `KeyColumnError` if one is bad."""
         names = (key,) if isinstance(key, str) else tuple(key or ())
@@ -84,7 +88,7 @@ class Recipe:
             )
         check_bits(filter_bits)
         check_shards(shards)
-        return cls(names, page_bytes, layout, filter_bits, shards)
+        return cls(names, page_bytes, layout, filter_bits, shards, valid)
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,9 @@ class _Rows:
         return self.codes if self.order is None else self.codes[self.order]
 
 
-def build(data: ArrowData, storage: Storage, recipe: Recipe, replace: bool) -> int:
+def build(data: ArrowData, storage: Storage, recipe: Recipe, replacing: bool) -> int:
     """Write the next version and commit it. Returns its number."""
-    version = next_version(storage, replace)
+    version = next_version(storage, replacing)
     rows = _prepare(data, recipe)
     with Draft(storage, version) as draft:
         name = draft.file("pages.arrow")
@@ -164,11 +168,14 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     table = as_table(data)
     check_columns(table.column_names, recipe.key)
     table = stored_table(table)
+    recipe = replace(recipe, valid=check_history(table.schema, recipe.key, recipe.valid))
     codec = KeyCodec([table.schema.field(name) for name in recipe.key])
     table, codes, without_key = keyed_rows(table, codec, recipe.key)
     if not codec.exact:
         field = pa.field(CODE_COLUMN, pa.int64(), nullable=False)
         table = table.append_column(field, pa.array(codes))
+    if recipe.valid is not None:
+        check_no_overlap(table, recipe.key, recipe.valid)
     order = row_order(codes, recipe.layout, recipe.shards)
     counts = np.bincount(shard_of(codes, recipe.shards), minlength=recipe.shards)
     hidden = None if codec.exact else CODE_COLUMN
@@ -253,6 +260,7 @@ def _manifest(
         code_column=rows.code_column,
         files=files,
         page_files=(stored,),
+        valid=recipe.valid,
         shard_starts=page_starts(written.index, rows.cuts),
         **fields,
     )

@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
+from semistream.history import check_no_overlap
 from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import ArrowData, SparkFrame
@@ -47,6 +48,7 @@ class SparkBuilder(Protocol):
         sample: SparkFrame | None,
         shards: int,
         filter_bits: int,
+        valid: tuple[str, str] | None,
         replace: bool,
         progress: bool | Report | None,
     ) -> int:
@@ -80,6 +82,7 @@ class MasterTable(MasterVersion):
         replace: bool = False,
         filter_bits: int = 0,
         shards: int = 1,
+        valid: tuple[str, str] | None = None,
     ) -> MasterTable:
         """Build a master table from Arrow data and open it.
 
@@ -97,9 +100,12 @@ class MasterTable(MasterVersion):
             filter_bits: bits per key of a membership filter, 4 to 32, so that joins need not
                 look for absent keys on the disk (10 lets 1 % of them pass); 0 for none.
             shards: the number of parts that the pages are divided into, by a hash of the key.
+            valid: for a history, the columns from when to when (not included; null for open) a
+                row is valid. It is an error if two rows of a key are valid at a time, here and in
+                every later upsert, and joins with `valid=` need not look for that.
         """
         storage = storage_at(path)
-        recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards)
+        recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards, valid)
         version = build(data, storage, recipe, replace)
         return cls(storage, read_manifest(storage, version))
 
@@ -127,6 +133,7 @@ class MasterTable(MasterVersion):
         sample: SparkFrame | None = None,
         shards: int = 1,
         filter_bits: int = 0,
+        valid: tuple[str, str] | None = None,
         replace: bool = False,
         progress: bool | Report | None = None,
     ) -> MasterTable:
@@ -148,6 +155,7 @@ class MasterTable(MasterVersion):
                 often they occur in it, the most frequent first.
             shards: the number of parts that the pages are divided into, by a hash of the key.
             filter_bits: bits per key of a membership filter; 0 for none.
+            valid: the columns from when to when a row is valid, checked for overlaps.
             replace: whether to write the next version of a master table that exists.
             progress: whether to show progress on stderr, by default only if that is a terminal;
                 or a function that is called with a `BuildProgress` from time to time.
@@ -163,6 +171,7 @@ class MasterTable(MasterVersion):
             sample=sample,
             shards=shards,
             filter_bits=filter_bits,
+            valid=valid,
             replace=replace,
             progress=progress,
         )
@@ -178,6 +187,9 @@ class MasterTable(MasterVersion):
         """
         hidden = self._manifest.code_column
         change = upsertion(data, self._codec, self.key, self._stored_schema, hidden)
+        if self.valid is not None:
+            # An upsert brings all rows of a key, so its own rows are all that can overlap.
+            check_no_overlap(change.rows, self.key, self.valid)
         return self._updated(change)
 
     def delete(self, keys: KeyData) -> MasterTable:

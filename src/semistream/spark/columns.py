@@ -12,9 +12,16 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from semistream.errors import KeyTypeError, UnsupportedTypeError
+from semistream.errors import KeyTypeError, OptionError, UnsupportedTypeError
 
-__all__ = ["PREFIX", "arrow_schema", "check_collations", "column", "quoted"]
+__all__ = [
+    "PREFIX",
+    "arrow_schema",
+    "check_collations",
+    "check_condition",
+    "column",
+    "quoted",
+]
 
 PREFIX: Final = "__semistream_"
 """What the names of columns begin with that semistream adds to a stream for a while."""
@@ -46,6 +53,17 @@ def check_collations(schema: StructType, key: Iterable[str], what: str) -> None:
             raise KeyTypeError(
                 f"{what} {name!r} has the collation {kind.collation}, but keys are compared "
                 f"by their bytes. Cast it first: collate({name}, 'UTF8_BINARY')."
+            )
+
+
+def check_condition(schema: StructType, names: Iterable[str]) -> None:
+    """Raise unless a condition compares strings in these columns as Spark would: by their bytes."""
+    for name in names:
+        kind = schema[name].dataType
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            raise OptionError(
+                f"The condition names {name!r}, whose collation is {kind.collation}; strings are "
+                f"compared by their bytes. Cast it first: collate({name}, 'UTF8_BINARY')."
             )
 
 

@@ -14,19 +14,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from semistream.algorithms import fixed_engine
+from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
 from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import OptionError
+from semistream.matching.engine import MatchingEngine
+from semistream.matching.resolved import Resolved
+from semistream.matching.round_memory import RoundMemory
+from semistream.matching.terms import Terms
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location, local_path
+from semistream.spark.columns import check_condition
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
@@ -48,6 +54,11 @@ def join(
     how: str = "inner",
     algorithm: str = "auto",
     columns: Sequence[str] | None = None,
+    where: Any = None,
+    valid: Sequence[str] | None = None,
+    as_of: Sequence[str] | None = None,
+    tolerance: Any = None,
+    preserve_order: bool = False,
     freshness: str = "pinned",
     io: str = "buffered",
     shuffle: bool | None = None,
@@ -58,7 +69,7 @@ def join(
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
 
     Its columns are the stream's, then the master's without its key. Rows come in no particular
-    order. A stream tuple whose key is null is unmatched.
+    order, unless `preserve_order`. A stream tuple whose key is null is unmatched.
 
     Args:
         df: the stream, of a classic or a Connect session.
@@ -67,11 +78,16 @@ def join(
             column.
         memory: the budget of each task that runs at a time, as bytes or "64MB". A Python worker
             keeps its engine, and so the memory, between micro-batches.
-        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
+        how: "inner", "left", "semi" or "anti", as in `engine`.
         algorithm: one of `ALGORITHMS`, or "auto": then all of R is kept in memory if it fits, and
             else each worker chooses algorithm and sizes by how many tuples its tasks have;
             `plan(…, task_tuples=…)` says what it will be.
         columns: the master's columns to add, by default all but its key.
+        where: a condition on stream tuple and master row beside equal keys, as in `engine`.
+        valid: which columns say from when to when a master row is valid, as in `engine`.
+        as_of: which columns say from when on a master row counts, as in `engine`.
+        tolerance: how much older the row of `as_of` may be.
+        preserve_order: whether the rows of each partition come in the order of the stream.
         freshness: "pinned" for the version that `master` has open; "latest" for the newest when
             a task starts. With "latest", tasks of one batch, or a batch and its replay, may see
             different versions. A version that lacks one of the columns, or has it with another
@@ -88,6 +104,7 @@ def join(
             hint: it changes what is fast, never what comes out.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
+    known: dict[str, Any] = dict(options)
     task, schema = join_task(
         df,
         master,
@@ -96,12 +113,17 @@ def join(
         how=how,
         algorithm=algorithm,
         columns=columns,
+        where=where,
+        valid=valid,
+        as_of=as_of,
+        tolerance=tolerance,
+        preserve_order=preserve_order,
         freshness=freshness,
         io=io,
         shuffle=shuffle,
         metrics=metrics,
         learned=learned,
-        **options,
+        **known,
     )
     return placed(df, task, master).mapInArrow(operator(task), schema)
 
@@ -115,26 +137,33 @@ def join_task(
     how: str = "inner",
     algorithm: str = "auto",
     columns: Sequence[str] | None = None,
+    where: Any = None,
+    valid: Sequence[str] | None = None,
+    as_of: Sequence[str] | None = None,
+    tolerance: Any = None,
+    preserve_order: bool = False,
     freshness: str = "pinned",
     io: str = "buffered",
     shuffle: bool | None = None,
     metrics: Location | None = None,
     learned: Location | None = None,
+    known_as: Mapping[str, str] | None = None,
     **options: Option,
 ) -> tuple[JoinTask, StructType]:
     """What each task of a join does, after all checks, and the schema of the result.
 
-    It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`.
+    It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`;
+    `known_as` has columns of `df` that conditions name otherwise.
     """
     check_frame(df, freshness)
     _check(shuffle, options)
+    terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
+    terms = replace(terms, known_as=tuple((known_as or {}).items()))
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
-    given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
-    shape = _checked_shape(df, master, algorithm, given | chosen)
+    given: dict[str, Any] = {"on": on, "memory": memory, "io": io, "columns": columns}
+    shape = _checked_shape(df, master, algorithm, terms, given | chosen)
     pinned = freshness == "pinned"
-    if may_broadcast and master.shard_count == 1:
-        algorithm, chosen = _broadcast(master, shape, parse_memory(memory)) or (algorithm, chosen)
     task = JoinTask(
         path=master.location,
         version=master.version if pinned else None,
@@ -149,15 +178,50 @@ def join_task(
         metrics=_absolute(metrics, "metrics"),
         learned=_absolute(learned, "learned"),
         shards=master.shard_count,
+        terms=None if terms.is_plain else terms,
     )
     schema = joined_schema(df, shape, pinned)
-    if is_divided(task, master, shape, task.memory, shuffle):
+    finding = task
+    if task.terms is not None:
+        shuffle = _shuffle_in_order(shuffle, terms, master)
+        finding, shape = _finding(df, task, master)
+    if may_broadcast and master.shard_count == 1:
+        whole = _broadcast(master, shape, finding.memory)
+        if whole is not None:
+            task = replace(task, algorithm=whole[0], options=tuple(sorted(whole[1].items())))
+    if is_divided(finding, master, shape, finding.memory, shuffle):
         task = replace(task, divided_by=key_types(master))
     return task, schema
 
 
 def _absolute(folder: Location | None, argument: str) -> str | None:
     return None if folder is None else os.path.abspath(local_path(folder, argument))
+
+
+def _shuffle_in_order(shuffle: bool | None, terms: Terms, master: MasterTable) -> bool | None:
+    """Whether the stream may be divided: that would lose its order."""
+    if not terms.preserve_order or master.shard_count == 1:
+        return shuffle
+    if shuffle:
+        raise OptionError(
+            "preserve_order=True and shuffle=True do not go together: Spark moves tuples to other "
+            "tasks, where their order is lost. Leave one of them out."
+        )
+    return False
+
+
+def _finding(df: DataFrame, task: JoinTask, master: MasterTable) -> tuple[JoinTask, JoinShape]:
+    """The join that finds the pairs of a join on terms, as its engines see it."""
+    assert task.terms is not None
+    schema = stream_schema(df)
+    resolved = Resolved(schema, master, dict(task.on), task.columns, task.terms)
+    places = () if resolved.condition is None else resolved.condition.places
+    check_condition(df.schema, [place.column for place in places if place.of_stream])
+    memory = task.memory - RoundMemory.usual(task.memory, resolved.holds_tuples)
+    finding = task.finding(resolved.engine_on, resolved.engine_columns, memory)
+    narrow = resolved.engine_batch(no_rows(schema), pa.nulls(0, pa.int32()))
+    columns = resolved.engine_columns
+    return finding, JoinShape(narrow.schema, master, resolved.engine_on, "inner", columns)
 
 
 def placed(df: DataFrame, task: JoinTask, master: MasterTable) -> DataFrame:
@@ -201,7 +265,11 @@ def _check(shuffle: bool | None, options: Mapping[str, Option]) -> None:
 
 
 def _checked_shape(
-    df: DataFrame, master: MasterTable, algorithm: str, arguments: Mapping[str, Any]
+    df: DataFrame,
+    master: MasterTable,
+    algorithm: str,
+    terms: Terms,
+    arguments: Mapping[str, Any],
 ) -> JoinShape:
     """The shape of the join, after all checks that an engine makes when it starts."""
     if isinstance(master, MasterTable):
@@ -215,6 +283,23 @@ def _checked_shape(
     if getattr(master, "shard_count", 1) > 1:
         # `is_divided` checks the memory later, once it knows how the shards share it.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
+    if terms.is_plain:
+        return _engine(master, algorithm, **arguments, how=terms.how).shape(stream_schema(df))
+    _engine(master, algorithm, **arguments)
+
+    def made(algorithm: str, on: dict[str, str], columns: list[str], memory: int) -> Engine:
+        inner = {"on": on, "columns": columns, "memory": memory}
+        return _engine(master, algorithm, **{**arguments, **inner})
+
+    on, columns = arguments["on"], arguments["columns"]
+    memory = parse_memory(arguments["memory"])
+    engine = MatchingEngine(
+        master, terms, made, algorithm=algorithm, on=on, memory=memory, columns=columns
+    )
+    return engine.shape(stream_schema(df))
+
+
+def _engine(master: MasterTable, algorithm: str, **arguments: Any) -> Engine:
     if algorithm == AUTO:
-        return micro_batch_engine(master, **arguments).shape(stream_schema(df))
-    return fixed_engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
+        return micro_batch_engine(master, **arguments)
+    return fixed_engine(master, algorithm=algorithm, **arguments)

@@ -17,7 +17,7 @@ a master table in shards, what is kept is a `OneShard` or an `AllShards` in plac
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
@@ -28,6 +28,9 @@ from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import BudgetError, MasterChangedError
+from semistream.matching.engine import EngineMaker
+from semistream.matching.join import Matching, PairFinder
+from semistream.matching.terms import Terms
 from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.parts.learned import Learned, Legacy
@@ -119,6 +122,8 @@ class JoinTask:
     divided_by: tuple[str, ...] | None = None
     """The types of the key by which the stream was divided to match the shards; each tuple's
     destination is then in its last columns. None if the stream is not divided."""
+    terms: Terms | None = None
+    """What is asked for beside equal keys; None if engines alone give it."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], report: Report | None = None
@@ -171,6 +176,18 @@ class JoinTask:
             return micro_batch_engine(master, memory=memory, **self._terms(), **options)
         return fixed_engine(
             master, algorithm=self.algorithm, memory=memory, **self._terms(), **options
+        )
+
+    def finding(self, on: Mapping[str, str], columns: Sequence[str], memory: int) -> JoinTask:
+        """The inner join that finds the pairs of a join on terms."""
+        return replace(
+            self,
+            on=tuple(on.items()),
+            how="inner",
+            columns=tuple(columns),
+            memory=memory,
+            types=None,
+            terms=None,
         )
 
     def look_up_engine(self, master: MasterTable, memory: int) -> Engine:
@@ -238,6 +255,20 @@ class EngineKey(NamedTuple):
     def open(self) -> Joining:
         """A new engine, or a join with the shards."""
         task, master = self.task, self._master()
+        if task.terms is None:
+            return self.opened(task, master)
+        return Matching(
+            task.terms,
+            master,
+            _Finders(self, master),
+            on=dict(task.on),
+            memory=task.memory,
+            columns=task.columns,
+            passed_on=0 if self.shard is None else DESTINATION_COLUMNS,
+        )
+
+    def opened(self, task: JoinTask, master: MasterTable) -> Engine | AllShards | OneShard:
+        """What joins on equal keys."""
         if task.shards == 1:
             return task.engine(master, task.memory)
         # `master` and its index are not kept: the shards have copies of their parts of it.
@@ -270,6 +301,31 @@ class EngineKey(NamedTuple):
         """Where in a folder the keys that this join has learned are left."""
         task = self.task
         return LearnedFile(folder, (task.path, task.on))
+
+
+class _Finders(NamedTuple):
+    """Makes what finds the pairs of a join on terms."""
+
+    key: EngineKey
+    master: MasterTable
+
+    def make(self, on: dict[str, str], columns: list[str], memory: int) -> PairFinder:
+        """An engine for an inner join, or a join with the shards."""
+        return self.key.opened(self.key.task.finding(on, columns, memory), self.master)
+
+    def check(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> None:
+        """Raise `BudgetError` if that is too little memory; shards were checked by the driver."""
+        task = self.key.task
+        if task.shards == 1:
+            EngineMaker(task.algorithm, self._engine).check(on, columns, memory, first)
+
+    def _engine(
+        self, algorithm: str, on: dict[str, str], columns: list[str], memory: int
+    ) -> Engine:
+        task = replace(self.key.task.finding(on, columns, memory), algorithm=algorithm)
+        return task.engine(self.master, memory)
 
 
 class EngineCache:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 
-from semistream.errors import KeyColumnError, OptionError
+from semistream.errors import HistoryError, KeyColumnError, OptionError
 from semistream.relation.build import CODE_COLUMN
 from semistream.relation.columns import stored_table
 from semistream.spark.building.tasks import SHARD, WEIGHT
-from semistream.spark.columns import arrow_schema
+from semistream.spark.columns import PREFIX, arrow_schema, column
 
-__all__ = ["batch_frame", "check_names", "check_order", "user_schema"]
+__all__ = ["batch_frame", "check_names", "check_no_overlap", "check_order", "user_schema"]
+
+_NEXT: Final = PREFIX + "next"
 
 
 def batch_frame(df: object, what: str) -> DataFrame:
@@ -47,6 +52,27 @@ def check_order(df: DataFrame, layout: str, order_by: str | None, sample: object
         raise KeyColumnError(
             f"order_by={order_by!r} is not a column; the columns are {', '.join(df.columns)}. "
             "Name one of these."
+        )
+
+
+def check_no_overlap(df: DataFrame, key: Sequence[str], valid: tuple[str, str]) -> None:
+    """Raise `HistoryError` if two rows of a key are valid at the same time: a job of Spark's.
+
+    Sorted by their beginning, rows overlap only if two neighbours do.
+    """
+    begin, end = (column(name) for name in valid)
+    lasting = begin.isNotNull() & (end.isNull() | (begin < end))
+    keyed = reduce(Column.__and__, (column(name).isNotNull() for name in key))
+    rows = Window.partitionBy(*(column(name) for name in key)).orderBy(begin)
+    following = df.where(keyed & lasting).withColumn(_NEXT, F.lead(begin).over(rows))
+    overlap = following.where(column(_NEXT).isNotNull() & (end.isNull() | (column(_NEXT) < end)))
+    found = overlap.select(*(column(name) for name in (*key, _NEXT))).limit(1).collect()
+    if found:
+        told = ", ".join(f"{name}={found[0][name]}" for name in key)
+        raise HistoryError(
+            f"The data has, for the key {told}, more than one row that is valid at "
+            f"{valid[0]}={found[0][_NEXT]}. Mend its rows, so that each ends before the next "
+            "begins."
         )
 
 

@@ -11,7 +11,7 @@ DataFrame operations are used, so a build runs under Spark Connect too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from semistream.crash_points import reached
 from semistream.errors import InternalError, KeyColumnError
+from semistream.history import check_history
 from semistream.keys import KeyCodec
 from semistream.relation.build import CODE_COLUMN, Recipe, check_columns, next_version
 from semistream.relation.build_progress import Report
@@ -31,7 +32,13 @@ from semistream.relation.page_index import PageIndex
 from semistream.relation.storage import Storage
 from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import Manifest, StoredFile, encode_schema, store
-from semistream.spark.building.checks import batch_frame, check_names, check_order, user_schema
+from semistream.spark.building.checks import (
+    batch_frame,
+    check_names,
+    check_no_overlap,
+    check_order,
+    user_schema,
+)
 from semistream.spark.building.filter import write_filter
 from semistream.spark.building.progress import reporter, watched
 from semistream.spark.building.tasks import (
@@ -64,6 +71,7 @@ def build(
     sample: SparkFrame | None,
     shards: int,
     filter_bits: int,
+    valid: tuple[str, str] | None,
     replace: bool,
     progress: bool | Report | None,
 ) -> int:
@@ -71,11 +79,13 @@ def build(
     frame = batch_frame(df, "df")
     weighed = order_by is not None or sample is not None
     chosen = layout or ("given" if weighed else "key")
-    recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards)
+    recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards, valid)
     check_order(frame, chosen, order_by, sample)
     job = _Job.of(frame, storage, recipe)
     report = reporter(progress)
     version = next_version(storage, replace)
+    if job.recipe.valid is not None:
+        check_no_overlap(frame, recipe.key, job.recipe.valid)
     with Draft(storage, version) as draft:
         job.run(draft, _weights(job, order_by, sample), report)
     return version
@@ -115,6 +125,7 @@ class _Job:
         check_names(df.columns)
         check_collations(df.schema, recipe.key, "Key column")
         schema = user_schema(df)
+        recipe = replace(recipe, valid=check_history(schema, recipe.key, recipe.valid))
         codec = KeyCodec([schema.field(name) for name in recipe.key])
         return cls(df, storage, recipe, schema, codec.exact)
 
@@ -222,6 +233,7 @@ class _Job:
             files=files,
             page_files=pages.files,
             shard_starts=pages.starts,
+            valid=recipe.valid,
             **fields,
         )
 

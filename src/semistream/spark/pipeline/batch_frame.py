@@ -140,8 +140,9 @@ class BatchShape:
             older = [key for key in self._tasks if key[0] != master.version]
             for key in older:
                 del self._tasks[key]
+            known_as = {place: name for name, place in places.items()}
             self._tasks[master.version, waits], _ = self._join(
-                stream, master, on=on, columns=columns
+                stream, master, on=on, columns=columns, known_as=known_as
             )
         return self._tasks[master.version, waits]
 

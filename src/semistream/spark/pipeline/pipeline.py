@@ -97,6 +97,10 @@ class Pipeline:
         how: str = "left",
         algorithm: str = "auto",
         columns: Sequence[str] | None = None,
+        where: Any = None,
+        valid: Sequence[str] | None = None,
+        as_of: Sequence[str] | None = None,
+        tolerance: Any = None,
         unmatched: Retry | SinkLike | None = None,
         deferred: Location | None = None,
         rejected: SinkLike | None = None,
@@ -124,6 +128,11 @@ class Pipeline:
             how: "left" to emit unmatched tuples with nulls, "inner" to leave them out.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
+            where: a condition beside equal keys, as in `ss.engine`; a tuple without a row that passes
+                is unmatched.
+            valid: which columns say from when to when a master row is valid, as in `ss.engine`.
+            as_of: which columns say from when on a master row counts, as in `ss.engine`.
+            tolerance: how much older the row of `as_of` may be.
             unmatched: `ss.Retry` to let unmatched tuples wait for their master row, or a sink for
                 them; by default `how` decides.
             deferred: a folder for deferred tuples, on the checkpoint's filesystem; by default
@@ -152,6 +161,7 @@ class Pipeline:
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
         more: dict[str, Any] = dict(options)
+        more |= {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
         self._shape = BatchShape(
             source,
             table,
