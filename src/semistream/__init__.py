@@ -17,12 +17,14 @@ from semistream.cost.retuning import Retuning
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
 from semistream.errors import SemistreamError
+from semistream.estimates import Estimate, Estimates, estimate
 from semistream.metrics import Durations, Metrics
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
+from semistream.sampling import Sample
 from semistream.scanning.conditions import (
     Condition,
     above,
@@ -53,6 +55,8 @@ __all__ = [
     "Counts",
     "Durations",
     "Engine",
+    "Estimate",
+    "Estimates",
     "Expectation",
     "JoinPlan",
     "JoinShape",
@@ -64,6 +68,7 @@ __all__ = [
     "PricedClock",
     "Retry",
     "Retuning",
+    "Sample",
     "SemistreamError",
     "Shedding",
     "Skew",
@@ -79,6 +84,7 @@ __all__ = [
     "between",
     "engine",
     "errors",
+    "estimate",
     "estimate_skew",
     "join",
     "local_session",

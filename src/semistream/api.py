@@ -7,7 +7,8 @@ Nothing below imports upwards. An engine is handed the planner of the cost model
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from semistream.algorithms.engine import Engine, fixed_engine
 from semistream.algorithms.options import check_engine
@@ -21,6 +22,7 @@ from semistream.metrics import Clock
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.master_table import SparkBuilder
+from semistream.sampling import Sample
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
 
@@ -38,6 +40,7 @@ def engine(
     io: str = "buffered",
     retune: bool | Retuning = False,
     use_filter: bool | None = None,
+    sample: float | Sample | None = None,
     clock: Clock = time.perf_counter,
     **options: int | str,
 ) -> Engine:
@@ -59,6 +62,8 @@ def engine(
             which arrival rate.
         use_filter: the master's membership filter, if it has one, is used when it fits the
             budget; True insists on it, False goes without.
+        sample: the share of the stream's tuples to join, above 0 and at most 1, or a `Sample`; the
+            others are left out and counted. `estimate` tells totals of the whole from the result.
         clock: seconds, from any origin; by default real time.
         options: sizes and rules that are fixed. `partition_pages`, `stream_slots`,
             `chunk_tuples` (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups`
@@ -67,6 +72,27 @@ def engine(
             `front_percent` is how much of the memory it may have, or `front_rows` how many rows;
             `threshold` holds the paper's threshold where it is.
     """
+    made = _engine(
+        master, on, memory, how, algorithm, columns, io, retune, use_filter, clock, options
+    )
+    if sample is not None:
+        made.use_sample(Sample.of(sample))
+    return made
+
+
+def _engine(
+    master: MasterTable,
+    on: On | Condition,
+    memory: int | str,
+    how: str,
+    algorithm: str,
+    columns: Sequence[str] | None,
+    io: str,
+    retune: bool | Retuning,
+    use_filter: bool | None,
+    clock: Clock,
+    options: Mapping[str, Any],
+) -> Engine:
     if isinstance(on, Condition):
         return scan_engine(
             master,

@@ -27,6 +27,10 @@ from semistream.errors import OptionError
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
+from semistream.sampling import Sample
+from semistream.scanning.conditions import Condition
+from semistream.scanning.engine import scan_engine
+from semistream.scanning.sizing import ALGORITHM as SCAN
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
@@ -43,7 +47,7 @@ def join(
     df: DataFrame,
     master: MasterTable,
     *,
-    on: On,
+    on: On | Condition,
     memory: int | str,
     how: str = "inner",
     algorithm: str = "auto",
@@ -53,6 +57,7 @@ def join(
     shuffle: bool | None = None,
     metrics: Location | None = None,
     learned: Location | None = None,
+    sample: float | Sample | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -64,10 +69,12 @@ def join(
         df: the stream, of a classic or a Connect session.
         master: the master table; every executor must be able to read its path.
         on: the stream's key columns: a name, a list, or a dict from stream column to master key
-            column.
+            column. Or a condition, such as `between("ip", "low", "high")`; then the result has the
+            master's key too.
         memory: the budget of each task that runs at a time, as bytes or "64MB". A Python worker
             keeps its engine, and so the memory, between micro-batches.
-        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls.
+        how: "inner", or "left" to keep stream tuples that are unmatched, with nulls. For a
+            condition also "semi" for the tuples that match, or "anti" for those that do not.
         algorithm: one of `ALGORITHMS`, or "auto": then all of R is kept in memory if it fits, and
             else each worker chooses algorithm and sizes by how many tuples its tasks have;
             `plan(…, task_tuples=…)` says what it will be.
@@ -86,6 +93,8 @@ def join(
         learned: a folder on a local disk, where workers leave the keys that the stream keeps asking
             for. A worker that starts later, in this query or the next, begins with them. It is a
             hint: it changes what is fast, never what comes out.
+        sample: the share of the stream's tuples to join, or a `Sample`, as in `engine`. A replay
+            of a micro-batch has the same tuples.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     task, schema = join_task(
@@ -103,6 +112,8 @@ def join(
         learned=learned,
         **options,
     )
+    if sample is not None:
+        task = replace(task, sample=Sample.of(sample).of_columns(stream_schema(df)))
     return placed(df, task, master).mapInArrow(operator(task), schema)
 
 
@@ -110,7 +121,7 @@ def join_task(
     df: DataFrame,
     master: MasterTable,
     *,
-    on: On,
+    on: On | Condition,
     memory: int | str,
     how: str = "inner",
     algorithm: str = "auto",
@@ -127,6 +138,24 @@ def join_task(
     It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`.
     """
     _check(df, freshness, shuffle, options)
+    if isinstance(on, Condition):
+        return _condition_task(
+            df,
+            master,
+            on,
+            {
+                "memory": memory,
+                "how": how,
+                "algorithm": algorithm,
+                "columns": columns,
+                "io": io,
+                "shuffle": shuffle,
+                "learned": learned,
+                **options,
+            },
+            pinned=freshness == "pinned",
+            metrics=metrics,
+        )
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
     given: dict[str, Any] = {"on": on, "how": how, "memory": memory, "io": io, "columns": columns}
@@ -153,6 +182,34 @@ def join_task(
     if is_divided(task, master, shape, task.memory, shuffle):
         task = replace(task, divided_by=key_types(master))
     return task, schema
+
+
+def _condition_task(
+    df: DataFrame,
+    master: MasterTable,
+    on: Condition,
+    terms: Mapping[str, Any],
+    pinned: bool,
+    metrics: Location | None,
+) -> tuple[JoinTask, StructType]:
+    """The same for a condition, which is a scan of R in each task."""
+    _refuse_shard(master)
+    shape = scan_engine(master, on=on, **terms).shape(stream_schema(df))
+    task = JoinTask(
+        path=master.location,
+        version=master.version if pinned else None,
+        on=(),
+        condition=on,
+        how=terms["how"],
+        algorithm=SCAN,
+        memory=parse_memory(terms["memory"]),
+        io=terms["io"],
+        columns=tuple(shape.payload),
+        types=carried_types(master, shape.payload),
+        metrics=None if metrics is None else os.path.abspath(metrics),
+        shards=master.shard_count,
+    )
+    return task, joined_schema(df, shape, pinned)
 
 
 def placed(df: DataFrame, task: JoinTask, master: MasterTable) -> DataFrame:
@@ -199,15 +256,19 @@ def _checked_shape(
     """The shape of the join, after all checks that an engine makes when it starts."""
     if isinstance(master, MasterTable):
         resolve_on(arguments["on"], master.key, df.columns)
-    # The engine refuses what is not a master table; getattr lets it get that far.
-    if getattr(master, "is_shard", False):
-        raise OptionError(
-            f"{master!r} is one shard of a master table, without the keys of the others. Give "
-            "the whole: ss.MasterTable.open(path)."
-        )
+    _refuse_shard(master)
     if getattr(master, "shard_count", 1) > 1:
         # `is_divided` checks the memory later, once it knows how the shards share it.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
     if algorithm == AUTO:
         return micro_batch_engine(master, **arguments).shape(stream_schema(df))
     return fixed_engine(master, algorithm=algorithm, **arguments).shape(stream_schema(df))
+
+
+def _refuse_shard(master: MasterTable) -> None:
+    # The engine refuses what is not a master table; getattr lets it get that far.
+    if getattr(master, "is_shard", False):
+        raise OptionError(
+            f"{master!r} is one shard of a master table, without the keys of the others. Give "
+            "the whole: ss.MasterTable.open(path)."
+        )
