@@ -17,6 +17,7 @@ from semistream.cost.retuning import Retuning
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
 from semistream.errors import SemistreamError
+from semistream.estimates import Estimate, Estimates, estimate
 from semistream.metrics import Durations, Metrics
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedding
@@ -24,6 +25,7 @@ from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
 from semistream.relation.key_table import key_table
+from semistream.sampling import Sample
 from semistream.scanning.conditions import (
     Condition,
     above,
@@ -61,6 +63,8 @@ __all__ = [
     "Counts",
     "Durations",
     "Engine",
+    "Estimate",
+    "Estimates",
     "Expectation",
     "JoinPlan",
     "JoinShape",
@@ -74,6 +78,7 @@ __all__ = [
     "PricedClock",
     "Retry",
     "Retuning",
+    "Sample",
     "SemistreamError",
     "Shedding",
     "Skew",
@@ -92,6 +97,7 @@ __all__ = [
     "between",
     "engine",
     "errors",
+    "estimate",
     "estimate_skew",
     "join",
     "join_star",

@@ -24,6 +24,7 @@ from semistream.metrics import Clock
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.master_table import SparkBuilder
+from semistream.sampling import Sample
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
 
@@ -46,6 +47,7 @@ def engine(
     io: str = "buffered",
     retune: bool | Retuning = False,
     use_filter: bool | None = None,
+    sample: float | Sample | None = None,
     clock: Clock = time.perf_counter,
     **options: int | str,
 ) -> Engine:
@@ -78,6 +80,8 @@ def engine(
             which arrival rate.
         use_filter: the master's membership filter, if it has one, is used when it fits the
             budget; True insists on it, False goes without.
+        sample: the share of the stream's tuples to join, above 0 and at most 1, or a `Sample`; the
+            others are left out and counted. `estimate` tells totals of the whole from the result.
         clock: seconds, from any origin; by default real time.
         options: sizes and rules that are fixed. `partition_pages`, `stream_slots`,
             `chunk_tuples` (MESHJOIN's w), `pinned_partitions` (the X-HYBRIDJOINs) and `look_ups`
@@ -86,8 +90,21 @@ def engine(
             `front_percent` is how much of the memory it may have, or `front_rows` how many rows;
             `threshold` holds the paper's threshold where it is.
     """
+    if not isinstance(retune, bool | Retuning):
+        raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
+    terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
+
+    def made(
+        algorithm: str, on: On, columns: Sequence[str] | None, memory: int | str, how: str = "inner"
+    ) -> Engine:
+        return _pair_engine(
+            master, on, memory, how, algorithm, columns, io, retune, use_filter, clock, options
+        )
+
+    joining: Engine
     if isinstance(on, Condition):
-        return scan_engine(
+        terms.refuse_all_but_how(on)
+        joining = scan_engine(
             master,
             on=on,
             memory=memory,
@@ -100,30 +117,23 @@ def engine(
             use_filter=use_filter,
             **options,
         )
-    if not isinstance(retune, bool | Retuning):
-        raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
-    terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
-
-    def made(
-        algorithm: str, on: On, columns: Sequence[str] | None, memory: int | str, how: str = "inner"
-    ) -> Engine:
-        return _pair_engine(
-            master, on, memory, how, algorithm, columns, io, retune, use_filter, clock, options
+    elif terms.is_plain:
+        joining = made(algorithm, on, columns, memory, how)
+    else:
+        check_engine(master, on, "inner", algorithm, io, use_filter, options)
+        joining = MatchingEngine(
+            master,
+            terms,
+            made,
+            algorithm=algorithm,
+            on=on,
+            memory=parse_memory(memory),
+            columns=columns,
+            clock=clock,
         )
-
-    if terms.is_plain:
-        return made(algorithm, on, columns, memory, how)
-    check_engine(master, on, "inner", algorithm, io, use_filter, options)
-    return MatchingEngine(
-        master,
-        terms,
-        made,
-        algorithm=algorithm,
-        on=on,
-        memory=parse_memory(memory),
-        columns=columns,
-        clock=clock,
-    )
+    if sample is not None:
+        joining.use_sample(Sample.of(sample))
+    return joining
 
 
 def _pair_engine(

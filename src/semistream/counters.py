@@ -37,6 +37,8 @@ class Counters(Generic[Number]):
     """Stream tuples that are done and had at least one match."""
     unmatched: Number = _counter()
     """Stream tuples that are done and had none."""
+    left_out: Number = _counter()
+    """Stream tuples that are not in the sample, and so were not joined."""
     filtered: Number = _counter()
     """Those of `unmatched` that the membership filter kept from waiting."""
     front_hits: Number = _counter()

@@ -97,9 +97,9 @@ def _middle(place: int) -> float:
 class Metrics(Counters[int]):
     """A frozen snapshot of a run.
 
-    Stream tuples: `arrived` = `joined` + `unmatched` + `deferred` + `waiting`; at the end of a run
-    none is deferred or waits. A tuple is joined when it is done: its rows may be out before, and
-    the last of them shortly after.
+    Stream tuples: `arrived` = `joined` + `unmatched` + `left_out` + `deferred` + `waiting`; at the
+    end of a run none is deferred or waits. A tuple is joined when it is done: its rows may be out
+    before, and the last of them shortly after.
     """
 
     algorithm: str
@@ -170,7 +170,7 @@ class Metrics(Counters[int]):
     @property
     def waiting(self) -> int:
         """Stream tuples in memory: in the stream buffer, or with the algorithm."""
-        return self.arrived - self.joined - self.unmatched - self.deferred
+        return self.arrived - self.joined - self.unmatched - self.left_out - self.deferred
 
     @property
     def matches_per_partition(self) -> float:

@@ -191,7 +191,7 @@ def checked_run(
     """Run a join to its end and check what must hold for every run.
 
     That is: the engine's own invariants after each result batch, one schema for all batches, the
-    budget, and that every stream tuple that arrived was joined or unmatched, once.
+    budget, and that every stream tuple that arrived was joined, unmatched or left out, once.
     """
     found: list[pa.RecordBatch] = []
     for batch in engine.run(stream):
@@ -201,7 +201,7 @@ def checked_run(
         found.append(batch)
     engine.check()
     metrics = engine.metrics()
-    assert metrics.arrived == metrics.joined + metrics.unmatched, metrics
+    assert metrics.arrived == metrics.joined + metrics.unmatched + metrics.left_out, metrics
     assert metrics.outputs == sum(batch.num_rows for batch in found), metrics
     assert metrics.peak_memory <= metrics.budget, metrics
     return found

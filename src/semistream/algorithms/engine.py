@@ -38,6 +38,7 @@ from semistream.parts.learned import Learned, Legacy
 from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
+from semistream.sampling import Sample, sampled
 
 Stream: TypeAlias = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]
 """What `Engine.run` reads: anything that gives record batches of one schema."""
@@ -113,6 +114,7 @@ class Engine:
         self._running: tuple[Algorithm, Feed] | None = None
         self._idle: _Built | None = None
         self._legacy: Legacy | None = None
+        self._sample: Sample | None = None
         self.plans: list[JoinPlan] = []
         """The plans so far, the one in use last; one unless the engine retunes itself."""
 
@@ -143,7 +145,7 @@ class Engine:
         the first and, above all, what its front stage has learned; `close` lets go of them.
         """
         self._refuse_second_run()
-        return self._run(iter(batches_of(batches)))
+        return self._run(self._sampled(iter(batches_of(batches))))
 
     def run_timed(
         self,
@@ -159,6 +161,8 @@ class Engine:
         `shedding`, load that is too much goes to disk and comes back. Otherwise as `run`.
         """
         self._refuse_second_run()
+        if self._sample is not None:
+            raise OptionError("A timed stream has no sample: shedding is what it has.")
         if shedding is not None and not isinstance(shedding, Shedding):
             raise OptionError(
                 f"shedding={shedding!r} must be a Shedding: say where to shed to as well, as in "
@@ -245,6 +249,20 @@ class Engine:
         """
         if self._idle is None:
             self._legacy = legacy
+
+    def use_sample(self, sample: Sample) -> None:
+        """Join a sample of each stream from now on; the others are counted as left out."""
+        self._sample = sample
+
+    def _sampled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._sample is None:
+            return batches
+
+        def note(count: int) -> None:
+            self._recorder.arrived += count
+            self._recorder.left_out += count
+
+        return sampled(batches, self._sample, note)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         with self._alone():
@@ -393,7 +411,7 @@ class Engine:
 
     def _check_conserved(self) -> None:
         recorder = self._recorder
-        if recorder.arrived != recorder.joined + recorder.unmatched:
+        if recorder.arrived != recorder.joined + recorder.unmatched + recorder.left_out:
             raise InternalError(
                 f"{recorder.arrived} stream tuples arrived, but {recorder.joined} joined and "
                 f"{recorder.unmatched} unmatched have left. This is a defect of semistream; "

@@ -5,8 +5,8 @@ characters, with at most k edits between them, share at least s = m âˆ’ q + 1 âˆ
 (Gravano et al. 2001). So if all grams are put into one order, the first few of either text, its
 *prefix*, must have one in common (Chaudhuri et al. 2006), or several if it is made a little longer
 (Wang, Li and Feng 2012). The order begins with what is rare among the waiting texts. Where s is not
-above zero, because texts are short or may differ much, all texts of a fitting length are candidates.
-Candidates must also agree in which characters they have, but for k on either side.
+above zero, because texts are short or may differ much, all texts of a fitting length are
+candidates. Candidates must also agree in which characters they have, but for k on either side.
 
 Equal hashes stand for equal grams: a collision makes a candidate more, never one less.
 """
@@ -115,7 +115,7 @@ def _character(data: Bytes, at: int, end: int) -> tuple[int, int]:
     while at < end and (data[at] & 0xC0) == 0x80:
         point = point << 8 | np.int64(data[at])
         at += 1
-    return point, at
+    return int(point), at
 
 
 @kernel
@@ -223,7 +223,7 @@ def _ones(word: np.uint64) -> int:
 
 
 @kernel
-def _may_be(most: int, length: int, characters: Words, other: int, others: Words) -> bool:
+def _may_be(most: int, length: int, characters: np.uint64, other: int, others: np.uint64) -> bool:
     """Whether texts of these lengths and characters may be no more than `most` edits apart."""
     if abs(length - other) > most:
         return False
@@ -254,9 +254,9 @@ def candidates(
 
     `waiting` has, of the texts that wait: the tokens of all prefixes in order and whose they are,
     lengths, characters, the texts in the order of their length, which row each met last and how
-    often, and which have a match. `known_edits` has the most edits by length. `state` says where to
-    go on: row, token, place; it is at `stop` in the end. Stops when the output is full, or the texts
-    of the pairs have too many characters.
+    often, and which have a match. `known_edits` has the most edits by length. `state` says where
+    to go on: row, token, place; it is at `stop` in the end. Stops when the output is full, or the
+    texts of the pairs have too many characters.
     """
     known, owners, waiting_lengths, waiting_characters, by_length, met, matched = waiting
     count = used = 0

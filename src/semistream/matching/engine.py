@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -21,6 +21,7 @@ from semistream.parts.learned import Learned, Legacy
 from semistream.parts.shedding import Shedding
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
+from semistream.sampling import sampled
 
 __all__ = ["EngineMaker", "MakeEngine", "MatchingEngine"]
 
@@ -89,6 +90,8 @@ class MatchingEngine(Engine):
         maker = EngineMaker(algorithm, make)
         self._matching = Matching(terms, master, maker, on=on, memory=memory, columns=columns)
         self._in_use = Lock()
+        self._sample = None
+        self._left_out = 0
 
     def __repr__(self) -> str:
         """The algorithm, the master, the terms and the budget."""
@@ -109,7 +112,7 @@ class MatchingEngine(Engine):
     def run(self, batches: Stream) -> Generator[pa.RecordBatch, None, None]:
         """As `Engine.run`; in rounds, so that all rows of a tuple are known when it leaves."""
         self._refuse_second_run()
-        return self._run(iter(batches_of(batches)))
+        return self._run(self._sampled(iter(batches_of(batches))))
 
     def run_timed(
         self,
@@ -144,7 +147,9 @@ class MatchingEngine(Engine):
     def metrics(self) -> Metrics:
         """Counters and times of the current or last run, as a frozen snapshot."""
         if self._matching.has_run:
-            return self._matching.metrics()
+            found = self._matching.metrics()
+            arrived = found.arrived + self._left_out
+            return replace(found, arrived=arrived, left_out=self._left_out)
         return self._nothing.snapshot(self._algorithm, 0, self._memory)
 
     def memory(self) -> dict[str, int]:
@@ -180,6 +185,16 @@ class MatchingEngine(Engine):
         finder = self._matching.finder
         assert finder is None or isinstance(finder, Engine)
         return finder
+
+    def _sampled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._left_out = 0
+        if self._sample is None:
+            return batches
+
+        def note(count: int) -> None:
+            self._left_out += count
+
+        return sampled(batches, self._sample, note)
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         with self._alone():

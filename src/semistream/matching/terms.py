@@ -77,6 +77,14 @@ class Terms:
         """Whether an engine alone gives this join."""
         return self.how in ("inner", "left") and self == Terms(self.how, known_as=self.known_as)
 
+    def refuse_all_but_how(self, on: object) -> None:
+        """Raise `OptionError` for terms that a join on a condition does not have."""
+        if self != Terms(self.how):
+            raise OptionError(
+                f"With on={on!r}, where, valid, as_of, tolerance and preserve_order are not there "
+                "yet. Leave them out, and filter or sort the result."
+            )
+
     def told(self) -> str:
         """In words, for a plan."""
         asked = [f'"{self.how}"']

@@ -49,7 +49,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Range(Condition):
-    """The stream's value lies between two columns of the master, either of which may be left out."""
+    """The stream's value lies between two columns of the master; either may be left out."""
 
     low: str | None
     high: str | None
@@ -131,7 +131,8 @@ def similar(value: str, to: str, *, at_least: float) -> Condition:
     longer one. Two empty texts are alike. `at_least` is above 0 and at most 1.
     """
     _check_names((value, to))
-    if isinstance(at_least, bool) or not isinstance(at_least, int | float) or not 0 < at_least <= 1:
+    given: object = at_least
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 1:
         raise OptionError(
             f"at_least={at_least!r} must be a number above 0 and at most 1. At 0 every pair would "
             "be alike; 0.9 lets one character in ten be different."

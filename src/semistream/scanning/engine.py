@@ -1,10 +1,10 @@
 """The engine of a join by a condition.
 
-    for each window of stream tuples:
-        put them in order
-        for each block of R:
-            pairs of the two, a bounded number at a time ─► output
-        tuples without a pair ─► output, if they are wanted
+for each window of stream tuples:
+    put them in order
+    for each block of R:
+        pairs of the two, a bounded number at a time ─► output
+    tuples without a pair ─► output, if they are wanted
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from semistream.scanning.conditions import Condition
 from semistream.scanning.matcher import matcher_of
 from semistream.scanning.rows import Block, MasterRows
 from semistream.scanning.shape import HOWS, ScanShape
-from semistream.scanning.sizing import ALGORITHM, ScanPlan, scan_plan
+from semistream.scanning.sizing import ALGORITHM, ScanPlan, Sizing, scan_plan
 from semistream.scanning.windows import Window, windows
 
 __all__ = ["ScanEngine", "scan_engine"]
@@ -53,8 +53,8 @@ class _ScanPlanner:
         """The sizes for a stream that begins so."""
         shape = occasion.shape
         assert isinstance(shape, ScanShape)
-        needs = matcher_of(shape).needs
-        return scan_plan(self._master, shape, occasion.first, occasion.memory, needs)
+        sizing = Sizing(self._master, shape, occasion.first, matcher_of(shape).needs)
+        return scan_plan(sizing, occasion.memory)
 
 
 class _Scan:
@@ -212,17 +212,14 @@ class ScanEngine(Engine):
                 raise
             # Rows that are wider in memory than on their pages: go without keeping them.
             self._replace_budget(self._memory)
-            self._scan = self._parts(self._unkept(plan, shape, first), shape)
+            sizing = Sizing(self._master, shape, first, matcher_of(shape).needs)
+            self._scan = self._parts(scan_plan(sizing, self._memory, may_keep=False), shape)
         return self._scan
 
     def _parts(self, plan: ScanPlan, shape: ScanShape) -> _Scan:
         scan = _Scan(plan, self._master, shape, self._budget, self._recorder, self._io)
         self.plans.append(plan)
         return scan
-
-    def _unkept(self, plan: ScanPlan, shape: ScanShape, first: pa.RecordBatch) -> ScanPlan:
-        needs = matcher_of(shape).needs
-        return scan_plan(self._master, shape, first, plan.memory, needs, may_keep=False)
 
     def _let_go(self, keep_learned: bool = False) -> None:
         """Close the files and forget the parts; nothing is learned."""

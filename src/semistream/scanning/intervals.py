@@ -30,7 +30,7 @@ from semistream.parts.output import Pairs
 from semistream.row_bytes import Sizes
 from semistream.scanning.conditions import Range
 from semistream.scanning.sizing import Needs
-from semistream.scanning.values import HIGHEST, LOWEST, ByteOrder, CodeOrder, Coded, Order
+from semistream.scanning.values import HIGHEST, LOWEST, ByteOrder, Coded, CodeOrder, Order
 
 __all__ = ["Bounds", "ByteIntervals", "CodeIntervals", "ends_and_data"]
 
@@ -188,9 +188,9 @@ class ByteIntervals:
     def pairs(self, keys: ByteBounds, out: Pairs | None) -> Iterator[int]:
         """Fill `out` with pairs again and again, or with None only note which tuples match."""
         condition, window = self._condition, self._window
-        some = keys.low if keys.low is not None else keys.high
-        first = np.zeros(len(some), np.int32)
-        last = np.full(len(some), len(window.order), np.int32)
+        rows = len(keys.arrays[0])
+        first = np.zeros(rows, np.int32)
+        last = np.full(rows, len(window.order), np.int32)
         if keys.low is not None:
             self._locate(keys.low, not condition.low_closed, first)
         if keys.high is not None:

@@ -14,8 +14,8 @@ from semistream.row_bytes import Sizes
 from semistream.scanning.conditions import Range, Similar
 from semistream.scanning.intervals import ByteIntervals, CodeIntervals
 from semistream.scanning.shape import ScanShape
-from semistream.scanning.sizing import Needs
 from semistream.scanning.similarity import Similarity
+from semistream.scanning.sizing import Needs
 from semistream.scanning.values import ByteOrder
 
 __all__ = ["Keys", "Matcher", "matcher_of"]

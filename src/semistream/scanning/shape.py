@@ -81,9 +81,7 @@ class ScanShape(JoinShape):
                 )
         return []
 
-    def _added(
-        self, master: MasterTable, how: str, columns: Sequence[str] | None
-    ) -> Sequence[str]:
+    def _added(self, master: MasterTable, how: str, columns: Sequence[str] | None) -> Sequence[str]:
         if how in ("semi", "anti"):
             if columns:
                 raise OptionError(

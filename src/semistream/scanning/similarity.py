@@ -5,8 +5,8 @@
     a block's texts ─► prefixes ─────────┘
 
 The measure is 1 − d / length of the longer text, with d the Levenshtein distance in characters
-(Unicode code points). `kernels.similar` says why the filter loses nothing. Texts are compared as they
-are: upper and lower case differ, and so do the composed and decomposed forms of an accented letter.
+(Unicode code points). `kernels.similar` says why the filter loses nothing. Texts are compared as
+they are: upper and lower case differ, and so do the two ways to write an accented letter.
 """
 
 from __future__ import annotations
@@ -217,9 +217,7 @@ class Similarity:
             first = stop
         self._serial += rows
 
-    def _similar(
-        self, column: pa.Array, count: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _similar(self, column: pa.Array, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Those of the candidates that are similar."""
         tuples, rows, edits = (a[:count] for a in (*self._found, self._edits))
         left = _strings(self._column, tuples)
@@ -261,9 +259,7 @@ class Similarity:
         return _Measured(ends, data, lengths, characters, starts)
 
 
-def _append(
-    out: Pairs, filled: int, tuples: NDArray[np.int32], rows: NDArray[np.int32]
-) -> int:
+def _append(out: Pairs, filled: int, tuples: NDArray[np.int32], rows: NDArray[np.int32]) -> int:
     stop = filled + len(tuples)
     out.tuples[filled:stop], out.rows[filled:stop] = tuples, rows
     return stop

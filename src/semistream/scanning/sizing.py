@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -16,7 +15,7 @@ from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.scanning.shape import ScanShape
 
-__all__ = ["ALGORITHM", "Needs", "ScanPlan", "scan_plan"]
+__all__ = ["ALGORITHM", "Needs", "ScanPlan", "Sizing", "scan_plan"]
 
 ALGORITHM: Final = "meshjoin"
 """Whose scan it is."""
@@ -58,50 +57,43 @@ class ScanPlan(JoinPlan):
         return [self.condition, rows, *super()._sizes()]
 
 
-def scan_plan(
-    master: MasterTable, shape: ScanShape, first: pa.RecordBatch, memory: int, needs: Needs, may_keep: bool = True
-) -> ScanPlan:
-    """The sizes for a stream that begins so; `BudgetError` if the memory is too little."""
-    plans = [
-        plan
-        for plan in _plans(master, shape, first, memory, needs)
-        if plan.window_bytes > 0 and (may_keep or not plan.kept)
-    ]
-    if not plans:
-        # The sizes at no memory are the smallest; what they lack is what is needed.
-        *_, smallest = _plans(master, shape, first, 0, needs)
-        least = sum(smallest.parts.values()) + _least_window(smallest, needs)
-        raise BudgetError(
-            f"memory={memory:,} bytes is too little for {shape.condition} on this master: the "
-            f"least is {least:,} bytes. Give more memory."
-        )
-    return plans[0]
+class Sizing(NamedTuple):
+    """What the sizes of a scan follow from."""
+
+    master: MasterTable
+    shape: ScanShape
+    first: pa.RecordBatch
+    """The stream begins so."""
+    needs: Needs
 
 
-def _plans(
-    master: MasterTable, shape: ScanShape, first: pa.RecordBatch, memory: int, needs: Needs
-) -> Iterator[ScanPlan]:
-    """The plan that keeps R, if that leaves enough for waiting tuples; the one that reads it."""
-    reads = _plan(master, shape, first, memory, needs, kept=False)
-    keeps = _plan(master, shape, first, memory, needs, kept=True)
-    if 4 * keeps.window_bytes >= reads.window_bytes:
-        yield keeps
-    yield reads
+def scan_plan(sizing: Sizing, memory: int, may_keep: bool = True) -> ScanPlan:
+    """The sizes for so much memory; `BudgetError` if it is too little."""
+    ample = memory // _SHARE
+    reads = _plan(sizing, memory, ample, kept=False)
+    keeps = _plan(sizing, memory, ample, kept=True)
+    # To read R for fewer windows is not worth more than to have it: unless they are far fewer.
+    if may_keep and keeps.window_bytes > 0 and 4 * keeps.window_bytes >= reads.window_bytes:
+        return keeps
+    smallest = _plan(sizing, memory, 0, kept=False)
+    for plan in (reads, smallest):
+        if plan.window_bytes > 0:
+            return plan
+    least = sum(smallest.parts.values()) + _least_window(smallest, sizing.needs)
+    raise BudgetError(
+        f"memory={memory:,} bytes is too little for {sizing.shape.condition} on this master: the "
+        f"least is {least:,} bytes. Give more memory."
+    )
 
 
-def _plan(
-    master: MasterTable,
-    shape: ScanShape,
-    first: pa.RecordBatch,
-    memory: int,
-    needs: Needs,
-    kept: bool,
-) -> ScanPlan:
+def _plan(sizing: Sizing, memory: int, ample: int, kept: bool) -> ScanPlan:
+    """Sizes with `ample` bytes for the disk buffer and for a piece of output, or what they need."""
+    master, shape, first, needs = sizing
     widest_row = master.widest_row if shape.payload else 0
     seen = shape.tuple_bytes(shape.plain(first)) if first.num_rows else _UNSEEN_TUPLE
-    fragment = max(2 * (seen + widest_row), min(_MOST_FRAGMENT, memory // _SHARE))
+    fragment = max(2 * (seen + widest_row), min(_MOST_FRAGMENT, ample))
     pairs = min(_MOST_PAIRS, max(_FEWEST_PAIRS, fragment // 64))
-    pages = _partition_pages(master, memory // _SHARE, needs, kept)
+    pages = _partition_pages(master, ample, needs, kept)
     parts = {
         "index": master.index_bytes,
         "disk buffer": disk_bytes(master, pages, needs, kept),

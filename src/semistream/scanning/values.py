@@ -124,8 +124,8 @@ def order_of(stream: pa.Field, bounds: Sequence[pa.Field]) -> list[Order]:
         return [_ticks(kinds[0], kind) for kind in kinds[1:]]
     if families == {"integer", "decimal"}:
         return _decimals(stream, bounds, kinds)
-    narrow = all(_family(kind) == "float" or kind.bit_width <= 32 for kind in kinds)
-    if families == {"integer", "float"} and narrow:
+    mixed = families == {"integer", "float"}
+    if mixed and all(_family(kind) == "float" or kind.bit_width <= 32 for kind in kinds):
         return [CodeOrder(_floats) for _ in bounds]
     raise _not_comparable(stream, bounds)
 

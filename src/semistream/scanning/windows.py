@@ -138,4 +138,8 @@ class _Gathering:
         wide = row_bytes(piece)
         ends = np.cumsum(self._copies * wide + own)
         fits = int(np.searchsorted(ends, self._room, side="right")) or int(not self._pieces)
-        return fits, float(ends[fits - 1]) if fits else 0.0, int(np.ceil(wide[:fits].max(initial=0)))
+        return (
+            fits,
+            float(ends[fits - 1]) if fits else 0.0,
+            int(np.ceil(wide[:fits].max(initial=0))),
+        )

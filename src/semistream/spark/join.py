@@ -32,6 +32,10 @@ from semistream.matching.terms import Terms
 from semistream.parts.join_shape import JoinShape, On, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location, local_path
+from semistream.sampling import Sample
+from semistream.scanning.conditions import Condition
+from semistream.scanning.engine import scan_engine
+from semistream.scanning.sizing import ALGORITHM as SCAN
 from semistream.spark.columns import check_condition
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
@@ -49,7 +53,7 @@ def join(
     df: DataFrame,
     master: MasterTable,
     *,
-    on: On,
+    on: On | Condition,
     memory: int | str,
     how: str = "inner",
     algorithm: str = "auto",
@@ -64,6 +68,7 @@ def join(
     shuffle: bool | None = None,
     metrics: Location | None = None,
     learned: Location | None = None,
+    sample: float | Sample | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -75,7 +80,8 @@ def join(
         df: the stream, of a classic or a Connect session.
         master: the master table; every executor must be able to read its path.
         on: the stream's key columns: a name, a list, or a dict from stream column to master key
-            column.
+            column. Or a condition, such as `between("ip", "low", "high")`; then the result has the
+            master's key too.
         memory: the budget of each task that runs at a time, as bytes or "64MB". A Python worker
             keeps its engine, and so the memory, between micro-batches.
         how: "inner", "left", "semi" or "anti", as in `engine`.
@@ -102,6 +108,8 @@ def join(
         learned: a folder on a local disk, where workers leave the keys that the stream keeps asking
             for. A worker that starts later, in this query or the next, begins with them. It is a
             hint: it changes what is fast, never what comes out.
+        sample: the share of the stream's tuples to join, or a `Sample`, as in `engine`. A replay
+            of a micro-batch has the same tuples.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     known: dict[str, Any] = dict(options)
@@ -125,6 +133,8 @@ def join(
         learned=learned,
         **known,
     )
+    if sample is not None:
+        task = replace(task, sample=Sample.of(sample).of_columns(stream_schema(df)))
     return placed(df, task, master).mapInArrow(operator(task), schema)
 
 
@@ -132,7 +142,7 @@ def join_task(
     df: DataFrame,
     master: MasterTable,
     *,
-    on: On,
+    on: On | Condition,
     memory: int | str,
     how: str = "inner",
     algorithm: str = "auto",
@@ -159,6 +169,25 @@ def join_task(
     _check(shuffle, options)
     terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
     terms = replace(terms, known_as=tuple((known_as or {}).items()))
+    if isinstance(on, Condition):
+        terms.refuse_all_but_how(on)
+        return _condition_task(
+            df,
+            master,
+            on,
+            {
+                "memory": memory,
+                "how": how,
+                "algorithm": algorithm,
+                "columns": columns,
+                "io": io,
+                "shuffle": shuffle,
+                "learned": learned,
+                **options,
+            },
+            pinned=freshness == "pinned",
+            metrics=metrics,
+        )
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
     given: dict[str, Any] = {"on": on, "memory": memory, "io": io, "columns": columns}
@@ -224,6 +253,34 @@ def _finding(df: DataFrame, task: JoinTask, master: MasterTable) -> tuple[JoinTa
     return finding, JoinShape(narrow.schema, master, resolved.engine_on, "inner", columns)
 
 
+def _condition_task(
+    df: DataFrame,
+    master: MasterTable,
+    on: Condition,
+    terms: Mapping[str, Any],
+    pinned: bool,
+    metrics: Location | None,
+) -> tuple[JoinTask, StructType]:
+    """The same for a condition, which is a scan of R in each task."""
+    _refuse_shard(master)
+    shape = scan_engine(master, on=on, **terms).shape(stream_schema(df))
+    task = JoinTask(
+        path=master.location,
+        version=master.version if pinned else None,
+        on=(),
+        condition=on,
+        how=terms["how"],
+        algorithm=SCAN,
+        memory=parse_memory(terms["memory"]),
+        io=terms["io"],
+        columns=tuple(shape.payload),
+        types=carried_types(master, shape.payload),
+        metrics=_absolute(metrics, "metrics"),
+        shards=master.shard_count,
+    )
+    return task, joined_schema(df, shape, pinned)
+
+
 def placed(df: DataFrame, task: JoinTask, master: MasterTable) -> DataFrame:
     """The frame with each tuple in a Spark task that can join it."""
     return df if task.divided_by is None else divided(df, task.key_shards(master))
@@ -274,12 +331,7 @@ def _checked_shape(
     """The shape of the join, after all checks that an engine makes when it starts."""
     if isinstance(master, MasterTable):
         resolve_on(arguments["on"], master.key, df.columns)
-    # The engine refuses what is not a master table; getattr lets it get that far.
-    if getattr(master, "is_shard", False):
-        raise OptionError(
-            f"{master!r} is one shard of a master table, without the keys of the others. Give "
-            "the whole: ss.MasterTable.open(path)."
-        )
+    _refuse_shard(master)
     if getattr(master, "shard_count", 1) > 1:
         # `is_divided` checks the memory later, once it knows how the shards share it.
         master, arguments = master.shard(0), {**arguments, "memory": _AMPLE}
@@ -303,3 +355,12 @@ def _engine(master: MasterTable, algorithm: str, **arguments: Any) -> Engine:
     if algorithm == AUTO:
         return micro_batch_engine(master, **arguments)
     return fixed_engine(master, algorithm=algorithm, **arguments)
+
+
+def _refuse_shard(master: MasterTable) -> None:
+    # The engine refuses what is not a master table; getattr lets it get that far.
+    if getattr(master, "is_shard", False):
+        raise OptionError(
+            f"{master!r} is one shard of a master table, without the keys of the others. Give "
+            "the whole: ss.MasterTable.open(path)."
+        )

@@ -35,6 +35,9 @@ from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.parts.learned import Learned, Legacy
 from semistream.relation import MasterTable
+from semistream.sampling import Sample, sampled
+from semistream.scanning.conditions import Condition
+from semistream.scanning.engine import scan_engine
 from semistream.spark.learned_file import LearnedFile
 from semistream.spark.schema import carried_batch, still_has
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
@@ -119,6 +122,10 @@ class JoinTask:
     """A folder where workers leave the keys they have learned; None for none."""
     shards: int = 1
     """Shards of the master table."""
+    condition: Condition | None = None
+    """What stands in place of `on`: a scan of all shards by one engine."""
+    sample: Sample | None = None
+    """The tuples to join; None for all. It names the columns that decide."""
     divided_by: tuple[str, ...] | None = None
     """The types of the key by which the stream was divided to match the shards; each tuple's
     destination is then in its last columns. None if the stream is not divided."""
@@ -134,6 +141,9 @@ class JoinTask:
         """
         # To an engine an empty batch means a pause. Empty batches from Spark mean nothing.
         filled = (batch for batch in batches if batch.num_rows)
+        left_out: list[int] = []
+        if self.sample is not None:
+            filled = sampled(filled, self.sample, left_out.append)
         first = next(filled, None)
         if first is None:
             return
@@ -160,6 +170,9 @@ class JoinTask:
             joining.close()
             raise
         metrics = joining.metrics()
+        if left_out:
+            arrived = metrics.arrived + sum(left_out)
+            metrics = replace(metrics, arrived=arrived, left_out=sum(left_out))
         self.hand_on(key, joining)
         _ENGINES.lay_back(key, joining)
         if self.metrics is not None or report is not None:
@@ -172,6 +185,9 @@ class JoinTask:
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or one of its shards, with all of the memory or a part."""
         options: dict[str, Any] = dict(self.options)
+        if self.condition is not None:
+            terms = self._terms() | {"on": self.condition}
+            return scan_engine(master, memory=memory, **terms, **options)
         if self.algorithm == AUTO:
             return micro_batch_engine(master, memory=memory, **self._terms(), **options)
         return fixed_engine(
@@ -236,7 +252,7 @@ class JoinTask:
         divided = self.divided_by is not None
         shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
         # What is left for others makes no other engine.
-        task = replace(self, metrics=None, learned=None)
+        task = replace(self, metrics=None, learned=None, sample=None)
         return EngineKey(task, version, schema.serialize().to_pybytes(), shard)
 
 
@@ -269,7 +285,7 @@ class EngineKey(NamedTuple):
 
     def opened(self, task: JoinTask, master: MasterTable) -> Engine | AllShards | OneShard:
         """What joins on equal keys."""
-        if task.shards == 1:
+        if task.shards == 1 or task.condition is not None:
             return task.engine(master, task.memory)
         # `master` and its index are not kept: the shards have copies of their parts of it.
         shards = [master.shard(i) for i in range(task.shards)]
