@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
+    from semistream.spark.transformations.changes import split_new
+    from semistream.spark.transformations.dimensions import load_dimension
+    from semistream.spark.transformations.duplicates import deduplicate
     from semistream.spark.transformations.surrogates import surrogate_keys
 
 __version__ = "0.1.0"
@@ -64,15 +67,18 @@ __all__ = [
     "TableSink",
     "Vacuumed",
     "VersionInfo",
+    "deduplicate",
     "engine",
     "errors",
     "estimate_skew",
     "join",
     "key_table",
+    "load_dimension",
     "local_session",
     "pinned_versions",
     "plan",
     "register_source",
+    "split_new",
     "surrogate_keys",
 ]
 
@@ -88,6 +94,9 @@ _ON_SPARK = {
     "join": "semistream.spark.join",
     "local_session": "semistream.spark.session",
     "register_source": "semistream.spark.source",
+    "deduplicate": "semistream.spark.transformations.duplicates",
+    "load_dimension": "semistream.spark.transformations.dimensions",
+    "split_new": "semistream.spark.transformations.changes",
     "surrogate_keys": "semistream.spark.transformations.surrogates",
 }
 

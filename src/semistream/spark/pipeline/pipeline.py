@@ -45,6 +45,7 @@ from semistream.spark.pipeline.settings import (
     target_seconds,
 )
 from semistream.spark.pipeline.sinks import SinkLike
+from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
 
 __all__ = ["Pipeline", "Status"]
 
@@ -96,6 +97,7 @@ class Pipeline:
         how: str = "left",
         algorithm: str = "auto",
         columns: Sequence[str] | None = None,
+        steps: Sequence[Step] = (),
         unmatched: Retry | SinkLike | None = None,
         deferred: Location | None = None,
         rejected: SinkLike | None = None,
@@ -123,6 +125,8 @@ class Pipeline:
             how: "left" to emit unmatched tuples with nulls, "inner" to leave them out.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
+            steps: functions from DataFrame to DataFrame that each micro-batch goes through before
+                it is joined, such as `partial(ss.surrogate_keys, keys=keys, on=…)`.
             unmatched: `ss.Retry` to let unmatched tuples wait for their master row, or a sink for
                 them; by default `how` decides.
             deferred: a folder for deferred tuples, on the checkpoint's filesystem; by default
@@ -150,16 +154,18 @@ class Pipeline:
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
         more: dict[str, Any] = dict(options)
+        self._steps = checked_steps(steps)
+        stream = after_steps(source, self._steps)
         self._shape = BatchShape(
-            source,
+            stream,
             table,
             on,
             columns,
             partial(join_task, memory=memory, how="left", algorithm=algorithm, io=io, **more),
             self._outlets.retry,
-            rejecting_checks(source, checks, is_rejecting=rejected is not None),
+            rejecting_checks(stream, checks, is_rejecting=rejected is not None),
         )
-        self._outlets.check_columns(source.columns, self._shape.output.names)
+        self._outlets.check_columns(stream.columns, self._shape.output.names)
         self._checkpoint = checkpoint_folder(checkpoint)
         self._outlets.check_apart(self._checkpoint)
         self._deferred = None if deferred is None else Folder.at(deferred)
@@ -259,7 +265,8 @@ class Pipeline:
         """Run one of Spark's micro-batches."""
         assert self._sequence is not None
         try:
-            self._sequence.stream_batch(frame, number)
+            stepped = after_steps(frame, self._steps, self._shape.stream_columns)
+            self._sequence.stream_batch(stepped, number)
         except BaseException as error:
             # Spark would only pass its text on; `await_termination` raises the error itself.
             self._failure = None if self._stopping else error
