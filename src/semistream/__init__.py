@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
     from semistream.spark.star import join_star
+    from semistream.spark.transformations.changes import split_new
+    from semistream.spark.transformations.dimensions import load_dimension
+    from semistream.spark.transformations.duplicates import deduplicate
     from semistream.spark.transformations.surrogates import surrogate_keys
 
 __version__ = "0.1.0"
@@ -95,6 +98,7 @@ __all__ = [
     "at_most",
     "below",
     "between",
+    "deduplicate",
     "engine",
     "errors",
     "estimate",
@@ -102,12 +106,14 @@ __all__ = [
     "join",
     "join_star",
     "key_table",
+    "load_dimension",
     "local_session",
     "parsed",
     "pinned_versions",
     "plan",
     "register_source",
     "similar",
+    "split_new",
     "star_engine",
     "surrogate_keys",
 ]
@@ -126,6 +132,9 @@ _ON_SPARK = {
     "local_session": "semistream.spark.session",
     "parsed": "semistream.spark.records",
     "register_source": "semistream.spark.source",
+    "deduplicate": "semistream.spark.transformations.duplicates",
+    "load_dimension": "semistream.spark.transformations.dimensions",
+    "split_new": "semistream.spark.transformations.changes",
     "surrogate_keys": "semistream.spark.transformations.surrogates",
 }
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from semistream.arrow_arrays import to_numpy
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.errors import KeyColumnError, KeyTypeError
 from semistream.key_casts import cast_bytes, cast_decimal, cast_integer, cast_ticks
 from semistream.key_hash import combine, hash_fixed, hash_values, hash_variable
@@ -116,6 +116,27 @@ class KeyCodec:
             same = pc.and_(same, pc.equal(left[i], right[i]))
         result: NDArray[np.bool_] = to_numpy(same) & to_numpy(same.is_valid())
         return result
+
+    def numbered(self, columns: Sequence[pa.Array], codes: Codes) -> NDArray[np.int64]:
+        """A number for each row, the same for equal keys only; O(n log n).
+
+        The columns have the master's types and no nulls; `codes` are their codes.
+        """
+        if self._exact or len(codes) < 2:
+            return codes
+        order = np.argsort(codes, kind="stable")
+        one, next_one = order[:-1], order[1:]
+        left, right = to_arrow(one), to_arrow(next_one)
+        same = self.equal([c.take(left) for c in columns], [c.take(right) for c in columns])
+        shared = codes[one[~same & (codes[one] == codes[next_one])]]
+        numbers = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        # Different keys that share a code are very rare, so Python may tell them apart.
+        rows = np.flatnonzero(np.isin(codes, shared))
+        known: dict[tuple[object, ...], int] = {}
+        some = [column.take(to_arrow(rows)).to_pylist() for column in columns]
+        for row, key in zip(rows.tolist(), zip(*some, strict=True), strict=True):
+            numbers[row] = len(codes) + known.setdefault(key, len(known))
+        return numbers
 
     def _check_count(self, count: int) -> None:
         if count != len(self._fields):

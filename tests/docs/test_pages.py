@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["surrogate-keys"]
+PAGES = ["surrogate-keys", "deduplication", "dimensions", "enrichment"]
 
 
 @pytest.mark.slow

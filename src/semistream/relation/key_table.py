@@ -181,7 +181,7 @@ class _Wanted(NamedTuple):
                 "key table with wider types, or cast the key."
             )
         _, first, key_of = np.unique(
-            _key_numbers(codec, aligned, codes), return_index=True, return_inverse=True
+            codec.numbered(aligned, codes), return_index=True, return_inverse=True
         )
         order = np.argsort(codes[first], kind="stable")
         place = np.empty(len(order), np.int64)
@@ -210,26 +210,6 @@ class _Wanted(NamedTuple):
                     numbers[key] = to_numpy(page.column(column))[rows]
                     is_known[key] = True
         return numbers, is_known
-
-
-def _key_numbers(codec: KeyCodec, columns: Sequence[pa.Array], codes: Codes) -> Numbers:
-    """A number for each row, the same for equal keys only."""
-    if codec.exact or len(codes) < 2:
-        return codes
-    order = np.argsort(codes, kind="stable")
-    one, next_one = order[:-1], order[1:]
-    same_code = codes[one] == codes[next_one]
-    left, right = to_arrow(one), to_arrow(next_one)
-    is_same = codec.equal([c.take(left) for c in columns], [c.take(right) for c in columns])
-    shared = np.unique(codes[one[same_code & ~is_same]])
-    numbers = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    # Different keys that share a code are very rare, so Python may tell them apart.
-    rows = np.flatnonzero(np.isin(codes, shared))
-    known: dict[tuple[object, ...], int] = {}
-    some = [column.take(to_arrow(rows)).to_pylist() for column in columns]
-    for row, key in zip(rows.tolist(), zip(*some, strict=True), strict=True):
-        numbers[row] = len(codes) + known.setdefault(key, len(known))
-    return numbers
 
 
 def _commit(

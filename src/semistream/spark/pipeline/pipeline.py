@@ -46,6 +46,7 @@ from semistream.spark.pipeline.settings import (
     target_seconds,
 )
 from semistream.spark.pipeline.sinks import SinkLike
+from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
 
 __all__ = ["Pipeline", "Status"]
 
@@ -101,6 +102,7 @@ class Pipeline:
         valid: Sequence[str] | None = None,
         as_of: Sequence[str] | None = None,
         tolerance: Any = None,
+        steps: Sequence[Step] = (),
         unmatched: Retry | SinkLike | None = None,
         deferred: Location | None = None,
         rejected: SinkLike | None = None,
@@ -133,6 +135,8 @@ class Pipeline:
             valid: which columns say from when to when a master row is valid, as in `ss.engine`.
             as_of: which columns say from when on a master row counts, as in `ss.engine`.
             tolerance: how much older the row of `as_of` may be.
+            steps: functions from DataFrame to DataFrame that each micro-batch goes through before
+                it is joined, such as `partial(ss.surrogate_keys, keys=keys, on=…)`.
             unmatched: `ss.Retry` to let unmatched tuples wait for their master row, or a sink for
                 them; by default `how` decides.
             deferred: a folder for deferred tuples, on the checkpoint's filesystem; by default
@@ -162,16 +166,18 @@ class Pipeline:
         self._trigger = spark_trigger(trigger)
         more: dict[str, Any] = dict(options)
         more |= {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
+        self._steps = checked_steps(steps)
+        stream = after_steps(source, self._steps)
         self._shape = BatchShape(
-            source,
+            stream,
             table,
             on,
             columns,
             partial(join_task, memory=memory, how="left", algorithm=algorithm, io=io, **more),
             self._outlets.retry,
-            rejecting_checks(source, checks, is_rejecting=rejected is not None),
+            rejecting_checks(stream, checks, is_rejecting=rejected is not None),
         )
-        self._outlets.check_columns(source.columns, self._shape.output.names)
+        self._outlets.check_columns(stream.columns, self._shape.output.names)
         self._checkpoint = checkpoint_folder(checkpoint)
         self._outlets.check_apart(self._checkpoint)
         self._deferred = None if deferred is None else Folder.at(deferred)
@@ -283,7 +289,8 @@ class Pipeline:
         """Run one of Spark's micro-batches."""
         assert self._sequence is not None
         try:
-            self._sequence.stream_batch(frame, number)
+            stepped = after_steps(frame, self._steps, self._shape.stream_columns)
+            self._sequence.stream_batch(stepped, number)
         except BaseException as error:
             # Spark would only pass its text on; `await_termination` raises the error itself.
             self._failure = None if self._stopping else explained(error, self.name)

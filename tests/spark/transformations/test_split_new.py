@@ -1,0 +1,104 @@
+"""`split_new`: against Spark SQL's null-safe comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
+
+import semistream as ss
+from semistream.errors import OptionError
+from semistream.testing import assert_same_rows, rows_of
+from tests.spark.conftest import Build
+
+pytestmark = pytest.mark.service
+
+KEYS = 80
+
+
+def products(seed: int, rows: int, distinct: bool) -> pa.Table:
+    """Products of few different names and prices, some null, some prices not numbers."""
+    random = np.random.default_rng(seed)
+    ids = random.permutation(KEYS)[:rows] if distinct else random.integers(0, KEYS, rows)
+    unknown = np.zeros(rows, bool) if distinct else random.random(rows) < 0.05
+    prices = random.choice([1.0, 2.0, np.nan, 0.0, -0.0], rows)
+    return pa.table(
+        {
+            "id": pa.array(ids, mask=unknown),
+            "name": pa.array(["a", "b", None]).take(random.integers(0, 3, rows)),
+            "price": pa.array(prices, mask=random.random(rows) < 0.2),
+            "seen": pa.array(random.integers(0, 1000, rows)),
+        }
+    )
+
+
+SQL = """
+select g.*, case when s.id is null then 'new'
+            when g.name <=> s.name and g.price <=> s.price then 'unchanged'
+            else 'changed' end as change
+from given g left join stored s on g.id = s.id
+"""
+
+
+def test_a_batch_and_a_stream(spark: SparkSession, build: Build, tmp_path: Path, seed: int) -> None:
+    stored, given = products(seed, 50, True), products(seed + 1, 1000, False)
+    master = build(stored)
+    frame = spark.createDataFrame(given).repartition(2)
+    out = ss.split_new(frame, master, on="id", compare=["name", "price"], memory="2MB")
+    assert out.columns == ["id", "name", "price", "seen", "change"]
+    frame.createOrReplaceTempView("given")
+    spark.createDataFrame(stored).createOrReplaceTempView("stored")
+    wanted = rows_of(spark.sql(SQL).toArrow())
+    assert {row[-1] for row in wanted} == {"new", "changed", "unchanged"}
+    assert_same_rows(rows_of(out.toArrow()), wanted)
+    pq.write_table(given, tmp_path / "given.parquet")
+    stream = spark.readStream.schema(frame.schema).parquet(f"{tmp_path}/given.parquet*")
+    split = ss.split_new(stream, master, on="id", compare=["name", "price"], memory="2MB")
+    query = split.writeStream.format("memory").queryName("split")
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert_same_rows(rows_of(spark.table("split").toArrow()), wanted)
+
+
+def test_what_is_compared(spark: SparkSession, build: Build) -> None:
+    master = build(pa.table({"id": [1, 2], "name": ["a", "b"], "tags": [["x"], None], "n": [1, 2]}))
+    frame = spark.createDataFrame(
+        [(1, "a", ["x"], 1), (2, "b", None, 7), (3, None, None, None)],
+        "id int, name string, tags array<string>, n int",
+    )
+
+    def changes(**options: Any) -> list[str]:
+        out = ss.split_new(frame, master, on="id", **options).orderBy("id")
+        return [row.change for row in out.collect()]
+
+    assert changes() == ["unchanged", "changed", "new"]
+    assert changes(compare=["name", "tags"]) == ["unchanged", "unchanged", "new"]
+    assert changes(compare="n") == ["unchanged", "changed", "new"]
+    assert changes(compare={"n": "id"}) == ["unchanged", "changed", "new"]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"compare": []}, "nothing to compare"),
+        ({"compare": ["other"]}, "the stream must have 'other'"),
+        ({"compare": {"name": "other"}}, "the master 'other'"),
+        ({"compare": {"by": "name"}}, "maps cannot be compared"),
+        ({"rename": "change"}, "'change' already"),
+        ({"rename": "__semistream_1"}, "kept for semistream"),
+    ],
+)
+def test_errors(spark: SparkSession, build: Build, options: dict[str, Any], match: str) -> None:
+    master = build(pa.table({"id": [1], "name": ["a"]}))
+    frame = spark.createDataFrame([(1, "a")], "id long, name string")
+    frame = frame.withColumn("by", F.create_map(F.lit(1), F.lit(2)))
+    if "rename" in options:
+        frame = frame.withColumn(options.pop("rename"), F.lit(1))
+    with pytest.raises(OptionError, match=match):
+        ss.split_new(frame, master, on="id", **options)
