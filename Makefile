@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test figures recovery services-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,13 +13,17 @@ demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's ow
 	$(BIN)/semistream demo
 
 test: lint ## Lint, then run every test but those of figures and recovery
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services
 
 figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the claims' directions
 	$(BIN)/python -m pytest tests/figures
 
 recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline, and compare
 	$(BIN)/python -m pytest tests/recovery
+
+services-test: $(STAMP) ## Start Kafka, PostgreSQL, MariaDB and an S3 server on loopback, and test with them
+	$(BIN)/python -m tests.services install
+	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services
 
 chaos: $(STAMP) ## Attack it with faults, kills, hostile files and random joins: MINUTES=2 SEED=1
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
@@ -34,7 +38,7 @@ soak: $(STAMP) ## Run a pipeline for long, and see that nothing grows: MINUTES=6
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --cov
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services --cov
 
 costs: $(STAMP) ## Write the table of counted costs anew, and print what is different
 	$(BIN)/python -m pytest -q tests/costs --write-costs

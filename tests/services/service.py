@@ -111,7 +111,7 @@ class Service(ABC):
 
     def run(self, *command: str) -> str:
         """Run a program as the service's user, and return what it prints."""
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             command, capture_output=True, text=True, check=False, **self._as_user()
         )
         if done.returncode != 0:

@@ -111,7 +111,7 @@ maxOffsetsPerTrigger = 4000
         (one["sale"], one["product_id"], one["quantity"], prices.get(int(str(one["product_id"]))))
         for one in sent
     )
-    got = sorted((r["sale"], r["product_id"], r["quantity"], r["price"]) for r in joined)  # type: ignore[type-var]
+    got = sorted((r["sale"], r["product_id"], r["quantity"], r["price"]) for r in joined)
     assert got == wanted
     assert all(str(one["sale"]).startswith(str(one["topic"])) for one in joined)
     rejected = rows(folder / "rejected")

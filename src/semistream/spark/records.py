@@ -53,7 +53,8 @@ def parsed(
 def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column, Column]:
     """The record, and its text if it is not one."""
     try:
-        wanted = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+        found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+        wanted = found if isinstance(found, StructType) else StructType()
     except PySparkException as error:
         raise OptionError(
             f"schema={schema!r} is not a list of columns as SQL has it: "
