@@ -54,18 +54,23 @@ def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column,
     """The record, and its text if it is not one."""
     try:
         found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-        wanted = found if isinstance(found, StructType) else StructType()
     except PySparkException as error:
-        raise OptionError(
-            f"schema={schema!r} is not a list of columns as SQL has it: "
-            '"product_id long, quantity int".'
-        ) from error
-    if _CORRUPT in wanted.names:
+        raise _no_columns(schema) from error
+    if not isinstance(found, StructType):
+        raise _no_columns(schema)
+    if _CORRUPT in found.names:
         raise OptionError(f"schema has a column {_CORRUPT}; it is added by itself. Leave it out.")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    whole = StructType([*wanted.fields, StructField(_CORRUPT, StringType())])
+    whole = StructType([*found.fields, StructField(_CORRUPT, StringType())])
     record = from_json(col(column).cast("string"), whole, options)
     return record.dropFields(_CORRUPT), record[_CORRUPT]
+
+
+def _no_columns(schema: object) -> OptionError:
+    return OptionError(
+        f"schema={schema!r} is not a list of columns as SQL has it: "
+        '"product_id long, quantity int".'
+    )
 
 
 def _avro(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column, Column]:
