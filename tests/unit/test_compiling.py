@@ -185,7 +185,7 @@ def test_remembered_types_are_those_that_numba_finds() -> None:
     frozen.flags.writeable = False
     record = np.dtype([("code", np.int64), ("next", np.int32)])
     arrays = [
-        *(numbers, frozen, numbers[::2], numbers.astype(np.int32), numbers.astype(">i8")),
+        *(numbers, frozen, numbers[::2], numbers.astype(np.int32)),
         *(
             table,
             table.T,

@@ -1,8 +1,9 @@
-"""Steps: many iterations of HYBRIDJOIN and its kin in one call of compiled code.
+"""Steps: many iterations of HYBRIDJOIN, of MESHJOIN and of their kin in one call of compiled code.
 
-An iteration takes arrivals in, reads the oldest tuple's partition, joins it and lets go of what it
-settles. In Python that costs more than the work itself when partitions are small. The kernel
-does it in the same order, on the same stream table, queue and frame, until it needs one of these:
+An iteration takes arrivals in, reads the oldest tuple's partition, or the next one of a scan, joins
+it and lets go of what is done. In Python that costs more than the work itself when partitions are
+small. The kernels do it in the same order, on the same stream table, queue or window, and frame,
+until they need one of these:
 
     arrivals            the next chunk of the stream
     room                the results so far go out
@@ -13,11 +14,10 @@ does it in the same order, on the same stream table, queue and frame, until it n
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from semistream.errors import InternalError
 from semistream.kernels import scan_steps as scan_kernels
@@ -38,11 +38,8 @@ from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
 Batches = Iterator[pa.RecordBatch]
-_Array = TypeVar("_Array", bound=NDArray[Any])
 
 _ANY: Final = 1 << 62
-
-
 _LARGE_PARTITION: Final = 256 << 10
 """Bytes of a partition from which on waiting for the disk costs more than some work in Python."""
 
