@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_rows_are_judged() -> None:
 def test_without_a_small_disk_the_size_of_files_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_disk.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with small_disk.small_disk(tmp_path / "disk", 1 << 20) as disk:
         disk.fill(1000)
         with pytest.raises(OSError, match="File too large"):

@@ -11,7 +11,8 @@ from tests.chaos import pipelines
 from tests.chaos.attack import FINE
 from tests.chaos.crashes import CASES
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+# Eleven pipelines, one after the other.
+pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
 
 ELSEWHERE = {point for *_, point in CASES}
 """Points where tests/chaos/test_chaos.py kills, without Spark."""

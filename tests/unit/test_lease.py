@@ -175,3 +175,22 @@ def test_turns_beyond_eight_digits_count_too(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="in use by the pipeline second"):
         Lease.take(tmp_path, "third", sleep=never)
     second.release()
+
+
+def test_whoever_comes_first_clears_what_others_left_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the hidden file of one that is just about to take the same turn: it is told so."""
+    first: list[Lease] = []
+    link = os.link
+
+    def slow_link(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        first.append(Lease.take(tmp_path, "first", sleep=never))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slow_link)
+    with pytest.raises(CheckpointError, match="in use by the pipeline first"):
+        Lease.take(tmp_path, "second", sleep=never)
+    assert [path.name for path in (tmp_path / "lease").iterdir()] == ["00000000.json"]
+    first[0].release()

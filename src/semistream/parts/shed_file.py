@@ -209,7 +209,8 @@ class ShedFile:
         try:
             self._seal()
             if not self._segments:
-                (self.folder / "cursor.json").unlink(missing_ok=True)
+                for name in ("cursor.json", "cursor.json.new"):
+                    (self.folder / name).unlink(missing_ok=True)
         finally:
             self._unlock()
 

@@ -358,3 +358,19 @@ def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(
     again = ShedFile.recover(tmp_path)
     assert [n for one in again.take(10) for n in numbers([one.batch])][-5:] == list(range(5, 10))
     again.close()
+
+
+def test_a_disk_without_room_for_a_cursor_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = ShedFile.recover(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("semistream.parts.shed_file.os.replace", full)
+        with pytest.raises(ShedSpaceError):
+            file.append(0.0, piece(0, 10))
+    file.close()
+    ShedFile.recover(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
