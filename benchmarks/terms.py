@@ -1,8 +1,9 @@
 """What terms cost: the same stream joined plainly, in stream order, with a condition, semi, anti.
 
-    python benchmarks/terms.py --master folder [--tuples 300000] [--memory 32MB] [--repetitions 5]
+    python benchmarks/terms.py --master folder [--tuples 300000] [--memory 8MB] [--repetitions 5]
 
-The master is one that exists, with an integer key. The stream has Zipf-distributed keys and is made
+The master is one that exists, with an integer key from 0 on. With io="buffered" its pages are in
+memory and searched in place; with "unmapped" tuples wait, and results come in another order. The stream has Zipf-distributed keys and is made
 beforehand, in batches of 10,000. A plain left join is the measure: each way is run beside it, in
 turns, with warm engines. CPU time of the process is reported, since it says more on a machine that
 has other work; medians of the ratios of neighbouring runs. `--shares` tries
@@ -62,13 +63,17 @@ def seconds(engine: ss.Engine, stream: list[pa.RecordBatch]) -> tuple[float, int
 
 
 def measured(
-    master: ss.MasterTable, stream: list[pa.RecordBatch], args: argparse.Namespace, share: int
+    master: ss.MasterTable,
+    stream: list[pa.RecordBatch],
+    args: argparse.Namespace,
+    share: int,
+    io: str,
 ) -> list[dict[str, Any]]:
     """A line for each way, side by side with the plain join."""
     round_memory._SHARE = share  # type: ignore[misc]
     made = {
         name: ss.engine(
-            master, on=master.key[0], memory=args.memory, algorithm=args.algorithm, **terms
+            master, on=master.key[0], memory=args.memory, algorithm=args.algorithm, io=io, **terms
         )
         for name, terms in WAYS.items()
     }
@@ -87,6 +92,7 @@ def measured(
         lines.append(
             {
                 "way": name,
+                "io": io,
                 "share": share,
                 "cpu_seconds": round(statistics.median(taken[name]), 4),
                 "ratio_to_left": round(statistics.median(ratios), 3),
@@ -97,9 +103,8 @@ def measured(
                 "algorithm": metrics.algorithm,
             }
         )
-        print(
-            f"1/{share}  {name:24} {lines[-1]['cpu_seconds']:8.3f} s  × {lines[-1]['ratio_to_left']}"
-        )
+        spent, ratio = lines[-1]["cpu_seconds"], lines[-1]["ratio_to_left"]
+        print(f"{io} 1/{share}  {name:24} {spent:8.3f} s  × {ratio}", flush=True)
     return lines
 
 
@@ -112,6 +117,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="chybridjoin")
     parser.add_argument("--exponent", type=float, default=1.0)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--io", nargs="*", default=["buffered", "unmapped"])
     parser.add_argument("--shares", type=int, nargs="*", default=[2, 4, 8])
     args = parser.parse_args()
     master = ss.MasterTable.open(args.master)
@@ -123,7 +129,10 @@ def main() -> None:
         "repetitions": args.repetitions,
     }
     lines = [
-        about | line for share in args.shares for line in measured(master, stream, args, share)
+        about | line
+        for io in args.io
+        for share in args.shares
+        for line in measured(master, stream, args, share, io)
     ]
     write_results(RESULTS / "terms.jsonl", lines, machine(ss.__version__))
 
