@@ -32,7 +32,7 @@ def some(rng: np.random.Generator, values: Sequence[Any], count: int) -> list[An
 
 
 def sides(seed: int, tuples: int = 240, rows: int = 120) -> tuple[pa.Table, pa.Table]:
-    """A stream and a master with columns of many types, nulls, NaN and duplicates on either side."""
+    """A stream and a master: many types, nulls, NaN, and duplicates on either side."""
     rng = np.random.default_rng(seed)
     floats = [None, float("nan"), -0.0, 0.0, 1.5, float("inf"), -2.25, 3.0]
     texts = [None, "", "a", "ab", "b%", "é", "Z", "a\nb"]

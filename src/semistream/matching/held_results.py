@@ -54,6 +54,8 @@ class HeldResults:
         self._still_wanted = still_wanted
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._is_sorted = True
+        self._last = -1
         self._runs: list[IO[bytes]] = []
         self.spilled = 0
         """Bytes that were written to files."""
@@ -88,6 +90,12 @@ class HeldResults:
         self._grant.take(size)
         self._bytes += size
         self._batches.append(batch)
+        if self._ordered and self._is_sorted and batch.num_rows:
+            # Where nothing had to wait, pairs come as their tuples did.
+            numbers = self._numbers(batch)
+            ascend = bool((numbers[1:] >= numbers[:-1]).all())
+            self._is_sorted = ascend and int(numbers[0]) >= self._last
+            self._last = int(numbers[-1])
 
     def _make_room(self, size: int) -> None:
         """Room for so many bytes; what is left must be worth another look at it."""
@@ -105,10 +113,11 @@ class HeldResults:
         self._batches = []
         self._grant.give(self._bytes)
         self._bytes = 0
+        self._is_sorted, self._last = True, -1
 
     def _in_memory(self) -> _Batches:
         """What is in memory, in pieces."""
-        if not self._ordered or not self._batches:
+        if not self._ordered or self._is_sorted or not self._batches:
             yield from self._batches
         else:
             copied = self._bytes if len(self._batches) > 1 else 0
@@ -116,7 +125,8 @@ class HeldResults:
             batch = gathered(self._batches)
             self._grant.give(copied)
             order = np.argsort(to_numpy(batch.column(self._number)), kind="stable")
-            step = max(1, batch.num_rows * self._piece_bytes // max(self._bytes, 1))
+            # The memory of the copy is free again, and half of it does for a piece.
+            step = max(1, batch.num_rows * self._limit // max(2 * self._bytes, 1))
             for start in range(0, batch.num_rows, step):
                 yield batch.take(to_arrow(order[start : start + step]))
         self._drop()

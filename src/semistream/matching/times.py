@@ -18,6 +18,7 @@ __all__ = ["TimeRule"]
 
 
 _LEAST: Final = -(2**63)
+_MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,16 @@ class TimeRule:
         at, start = whole(time), whole(begins)
         ratio = time_unit(begins.type) // time_unit(time.type)
         if ratio >= 1:
-            # start * ratio >= at - tolerance
-            oldest = np.maximum(at, _LEAST + self.tolerance) - self.tolerance
-            return np.asarray(start >= -(-oldest // ratio))
+            # start * ratio >= at - tolerance, without a product or a large difference.
+            steps, rest = divmod(self.tolerance, ratio)
+            oldest = -(-(np.maximum(at, _LEAST + rest) - rest) // ratio)
+            steps = min(steps, _MOST)
+            return np.asarray(start >= np.maximum(oldest, _LEAST + steps) - steps)
         finer = time_unit(time.type) // time_unit(begins.type)
-        latest = np.minimum(start, -_LEAST - 1 - self.tolerance) + self.tolerance
-        return np.asarray(latest // finer >= at)
+        steps, rest = divmod(self.tolerance, finer)
+        latest = (np.minimum(start, _MOST - rest) + rest) // finer
+        steps = min(steps, _MOST)
+        return np.asarray(np.minimum(latest, _MOST - steps) + steps >= at)
 
 
 def _place(places: list[Place], name: str, what: str) -> Place:
@@ -119,9 +124,9 @@ def _in_units(tolerance: int | dt.timedelta, *types: pa.DataType) -> int:
             f"{wanted}."
         )
     if isinstance(tolerance, int):
-        return min(tolerance, -_LEAST - 1)
+        return tolerance
     nanos = tolerance // dt.timedelta(microseconds=1) * 1000
-    return min(nanos // min(map(time_unit, types)), -_LEAST - 1)
+    return nanos // min(map(time_unit, types))
 
 
 def _aligned(time: pa.Array, bound: pa.Array) -> tuple[Ints, Ints]:

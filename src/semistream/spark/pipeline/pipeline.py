@@ -130,8 +130,8 @@ class Pipeline:
             how: "left" to emit unmatched tuples with nulls, "inner" to leave them out.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
-            where: a condition beside equal keys, as in `ss.engine`; a tuple without a row that passes
-                is unmatched.
+            where: a condition beside equal keys, as in `ss.engine`; a tuple without a row that
+                passes is unmatched.
             valid: which columns say from when to when a master row is valid, as in `ss.engine`.
             as_of: which columns say from when on a master row counts, as in `ss.engine`.
             tolerance: how much older the row of `as_of` may be.
