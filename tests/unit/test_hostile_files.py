@@ -64,7 +64,7 @@ def joined(path: Path, algorithm: str, io: str = "unmapped", **options: Any) -> 
 
 
 def scanned_ahead(path: Path) -> int:
-    with mock.patch.object(steps, "_LARGE_PARTITION", 0):
+    with mock.patch.object(steps, "_LARGE_SCANNED", 0):
         return joined(path, "rmeshjoin", io="direct")
 
 

@@ -214,7 +214,7 @@ def test_large_partitions_of_a_scan_are_read_ahead(built: ss.MasterTable, algori
     stream = stream_batches()
     sizes = {"partition_pages": 3, "stream_slots": 300, "memory": "600KB", "io": "direct"}
     reads, counts, found = fared(built, algorithm, stream, **sizes)
-    large = mock.patch.object(parts_steps, "_LARGE_PARTITION", 4096)
+    large = mock.patch.object(parts_steps, "_LARGE_SCANNED", 4096)
     with large, steps_counted(algorithm) as advance:
         ahead, counts_ahead, found_ahead = fared(built, algorithm, stream, **sizes)
     assert advance.call_count > len(ahead)
@@ -234,6 +234,6 @@ def test_a_scan_names_a_broken_page(tmp_path: Path, layout: str, large: int) -> 
     data[int(master.pages.offset[3]) + 900] ^= 1
     file.write_bytes(data)
     sizes = {"partition_pages": 2, "memory": "1MB", "io": "direct"}
-    patched = mock.patch.object(parts_steps, "_LARGE_PARTITION", large)
+    patched = mock.patch.object(parts_steps, "_LARGE_SCANNED", large)
     with patched, pytest.raises(CorruptPageError, match="Page 3 of"):
         fared(master, "meshjoin", stream_batches(), **sizes)

@@ -169,7 +169,7 @@ class Assembly:
         """
         if not isinstance(self.buffer, StreamBuffer) or self.look_ups is not None:
             return None
-        if not can_step(self.master, self.shape, self.disk, waiting):
+        if not can_step(self.master, self.shape, self.disk, waiting, self.front):
             return None
         parts = self.disk, waiting, self.output, self.recorder, self.front
         return Steps(self.master, self.shape, *parts)

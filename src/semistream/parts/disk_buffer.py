@@ -84,6 +84,7 @@ class DiskBuffer:
         self._all_columns = master.stored_schema.names == shape.read_columns
         self._pages = master.pages
         self.per_partition = partition_pages
+        self.page_bytes = master.page_bytes
         self._recorder = recorder
         self.reader = master.reader(io)
         self._locator = master.locator(io)

@@ -41,26 +41,40 @@ Batches = Iterator[pa.RecordBatch]
 
 _ANY: Final = 1 << 62
 _LARGE_PARTITION: Final = 256 << 10
-"""Bytes of a partition from which on waiting for the disk costs more than some work in Python."""
+_LARGE_SCANNED: Final = 128 << 10
+"""Bytes of a partition above which waiting for the disk costs more than some work in Python: for
+look-ups, and for scans, where that is only a call for each partition."""
 
 
 def can_step(
-    master: MasterTable, shape: JoinShape, disk: DiskBuffer, waiting: WaitingTuples | ScanWindow
+    master: MasterTable,
+    shape: JoinShape,
+    disk: DiskBuffer,
+    waiting: WaitingTuples | ScanWindow,
+    front: FrontStage | None,
 ) -> bool:
     """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
 
-    A scan needs no order of keys. And whether it pays: for a look-up, what Python does for a large
-    partition takes less time than reading it, and there a thread reads the next one meanwhile.
+    A scan needs no order of keys. And whether it pays: large partitions should be read ahead by a
+    thread. Look-ups cannot do that here; nor can scans with a front stage, which needs the memory of
+    the second frame for copies of rows.
     """
     if isinstance(waiting, ScanWindow):
         good = disk.partitions > 0 and followable(master, shape.code_column)
+        good = good and (front is None or not _reads_ahead(disk))
     else:
-        good = not _is_large(master, disk) and searchable(master, shape.code_column)
+        good = _bytes(disk) <= _LARGE_PARTITION and searchable(master, shape.code_column)
     return good and shape.codec.exact and waiting.table.store.is_flat and disk.readable_in_kernels
 
 
-def _is_large(master: MasterTable, disk: DiskBuffer) -> bool:
-    return disk.per_partition * master.page_bytes > _LARGE_PARTITION
+def _bytes(disk: DiskBuffer) -> int:
+    """Of a partition."""
+    return disk.per_partition * disk.page_bytes
+
+
+def _reads_ahead(disk: DiskBuffer) -> bool:
+    """Whether a thread should read a scan's next partition: past the cache nobody else does."""
+    return disk.reader.grain > 1 and _bytes(disk) > _LARGE_SCANNED
 
 
 class Steps:
@@ -85,13 +99,7 @@ class Steps:
         self._results = ResultColumns(shape, master.stored_schema, waiting.table.store, output)
         self._calls = StepCalls(master, shape, disk, output, recorder, front)
         self._state = self._calls.state
-        scans = isinstance(waiting, ScanWindow)
-        past_cache = scans and disk.reader.grain > 1 and _is_large(master, disk)
-        self._reads_ahead = past_cache and front is None
-        """Whether a thread reads the next partition, since past the cache nobody else does.
-
-        A front stage needs the memory of the second frame for copies of rows.
-        """
+        self._reads_ahead = isinstance(waiting, ScanWindow) and _reads_ahead(disk)
         if self._reads_ahead:
             disk.have_two_frames()
             self._calls.leave_reading_to_caller()
