@@ -35,7 +35,7 @@ from semistream.parts.output import Output
 from semistream.parts.result_columns import ResultColumns
 from semistream.parts.row_arena import column_width
 from semistream.parts.stream_buffer import Arrivals, TupleSource
-from semistream.parts.tuple_store import KeptColumn
+from semistream.parts.tuple_store import KeptColumn, TupleLayout
 from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
@@ -54,17 +54,25 @@ _LARGEST_PARTITION: Final = 256 << 10
 def can_step(
     master: MasterTable, shape: JoinShape, disk: DiskBuffer, waiting: WaitingTuples
 ) -> bool:
-    """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
-
-    And whether it pays: what Python does for a large partition takes less time than reading it,
-    and there a thread reads the next one meanwhile.
-    """
+    """Whether compiled code can do all of it, with files that it can read."""
     return (
-        disk.per_partition * master.page_bytes <= _LARGEST_PARTITION
-        and searchable(master, shape.code_column)
-        and shape.codec.exact
+        is_for_steps(master, shape, disk.per_partition)
         and waiting.table.store.is_flat
         and disk.readable_in_kernels
+    )
+
+
+def is_for_steps(master: MasterTable, shape: JoinShape, partition_pages: int) -> bool:
+    """Whether a join is plain enough for compiled steps, and whether they pay.
+
+    What Python does for a large partition takes less time than reading it, and there a thread
+    reads the next one meanwhile.
+    """
+    return (
+        partition_pages * master.page_bytes <= _LARGEST_PARTITION
+        and searchable(master, shape.code_column)
+        and shape.codec.exact
+        and not len(TupleLayout(shape).varying)
     )
 
 
@@ -183,7 +191,10 @@ class Steps:
         reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
         if reads:
             self._disk.note_reads(self._read[:reads])
-        recorder.iterations += counts[state.ITERATIONS] - self._iterations
+        done = counts[state.ITERATIONS] - self._iterations
+        recorder.iterations += done
+        recorder.compiled_iterations += done
+        recorder.compiled_calls += 1
         self._iterations = counts[state.ITERATIONS]
         recorder.partitions_read += reads
         recorder.sequential_reads += counts[state.SEQUENTIAL]
