@@ -69,7 +69,9 @@ def from_reads(in_memory: dict[str, float], folder: Path | None) -> dict[str, An
         byte, seek = np.polyfit([read.size for read in some], [read.median for read in some], 1)
         prices[sequential] = max(seek, 1e-6), max(byte, 1e-11)
     (seek, byte), (next_to, _) = prices[False], prices[True]
-    print(f"direct: a read {seek * 1e6:.0f} µs, in a row {next_to * 1e6:.0f}; {byte * 1e9:.2f} ns/B")
+    print(
+        f"direct: a read {seek * 1e6:.0f} µs, in a row {next_to * 1e6:.0f}; {byte * 1e9:.2f} ns/B"
+    )
     read = {
         "partition_read": seek,
         "sequential_read": next_to,

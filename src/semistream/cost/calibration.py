@@ -47,6 +47,8 @@ _WARM = 3
 """A run of such a part of the tuples comes before each: nothing is opened or compiled then."""
 _PULL, _BYTE_PULL = 0.1, 1.0
 """How much the price known beforehand, of any factor and of a byte, weighs against one run."""
+_LEAST_REST = 0.1
+"""What is left of a run's time beside its bytes, at least: others may have been read meanwhile."""
 _LEAST = 1e-10
 """Seconds of an operation: a price of 0 could not be divided in proportion."""
 _TOGETHER = {"delete": "append", "stream_read": "output"}
@@ -214,9 +216,12 @@ def _factors(
     seconds = np.array([m.seconds for m in measured])
     together = np.array([sum(known[name] for name in names) for names in _MEASURED.values()])
     # This machine may be faster or slower as a whole than that of the shipped factors.
-    faster = float(np.median(seconds / (counts @ together)))
-    usual = together * [1.0 if name == "byte_read" else faster for name in _MEASURED]
-    pull = np.array([_BYTE_PULL if name == "byte_read" else _PULL for name in _MEASURED])
+    measured_alone = np.array([name == "byte_read" for name in _MEASURED])
+    bytes_ = (counts * together)[:, measured_alone].sum(axis=1)
+    rest = np.maximum(seconds - bytes_, _LEAST_REST * seconds)
+    faster = float(np.median(rest / (counts @ np.where(measured_alone, 0.0, together))))
+    usual = together * np.where(measured_alone, 1.0, faster)
+    pull = np.where(measured_alone, _BYTE_PULL, _PULL)
     # Prices that the runs cannot tell apart are pulled to the shipped proportions.
     pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
     wanted = np.concatenate([np.ones(len(seconds)), pull])
@@ -230,7 +235,7 @@ def _factors(
     return replace(shipped, page_read=0.0, **found), missed
 
 
-def least_squares(matrix: Floats, wanted: Floats, rounds: int = 100_000) -> Floats:
+def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:
     """X >= 0 that makes matrix · x closest to `wanted`, by one coordinate after the other.
 
     >>> least_squares(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([2.0, 1.0])).round(3).tolist()
