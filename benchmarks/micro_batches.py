@@ -1,24 +1,28 @@
 """The sizes that a join on Spark chooses, against others found by trying.
 
     python benchmarks/micro_batches.py [--rows 500000] [--memory 2 8 32] [--tuples 3000 50000] …
+    python benchmarks/micro_batches.py --table
 
 A task of a micro-batch is a short run: the engine, and what its front stage has learned, stay
 from task to task, and nothing waits in between. For each cell of R's rows, the memory of a task in
 MB, the stream tuples of a task and the exponent of their Zipf distribution, tasks are joined as a
 worker of Spark does it, with the sizes that it chooses and with fixed ones: HYBRIDJOIN and
-CHYBRIDJOIN with some look-ups and shares of the front stage, and MESHJOIN. Pages come from the
-page cache, copied ("unmapped") or searched in place ("buffered").
+CHYBRIDJOIN with some look-ups, pages of a partition and shares of the front stage, and MESHJOIN.
+Pages come from the page cache, copied ("unmapped") or searched in place ("buffered"), or from the
+disk ("direct").
 
 Times are CPU seconds of the process: a worker has one core, and look-ups run in threads beside it.
-Of several tasks the fastest counts. Prints the cells where what was chosen is worst against the
-best of the others, and writes one JSON line per cell to
-benchmarks/results/micro-batches-<io>.jsonl.
+Each way has two tasks to warm up. Those that are far from the best in the second are dropped; the
+others take turns, and of their tasks the fastest counts. Each cell adds its line, with the pages
+that a task reads, to benchmarks/results/micro-batches-<io>.jsonl; cells that are there already are
+passed over. At the end, and with `--table`, the worst cells are printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,36 +44,50 @@ RESULTS = Path(__file__).parent / "results"
 ARROW_ROWS = 10_000
 """Rows that Spark gives a worker at a time."""
 CHOSEN = "chosen"
+SEED = 20
+WARM = 2
+HOPELESS, FAR = 2.5, 1.5
+"""A way that takes so many times the best so far, cold or warm, has no chance."""
+FINALISTS = 4
+FIELDS = ("rows", "memory", "tuples", "exponent")
 Way = tuple[str, dict[str, Any]]
 Cell = tuple[int, int, int, float]
 
 
-def ways(look_ups: list[int], shares: list[int]) -> dict[str, Way]:
-    """The fixed sizes to try, by what they are called."""
-    found: dict[str, Way] = {"meshjoin": ("meshjoin", {})}
-    for number in look_ups:
-        found[f"hybridjoin {number}"] = ("hybridjoin", {"look_ups": number})
-        for share in shares:
-            sizes = {"look_ups": number, "front_percent": share}
-            found[f"chybridjoin {number} {share}%"] = ("chybridjoin", sizes)
-    return found
+def ways() -> dict[str, Way]:
+    """The fixed sizes to try, by what they are called; without pages, they are the usual ones."""
+    tried: list[Way] = [("meshjoin", {})]
+    for sizes in (
+        {"look_ups": 0},
+        {"look_ups": 0, "partition_pages": 8},
+        {"look_ups": 128},
+        {"look_ups": 128, "partition_pages": 1},
+    ):
+        tried.append(("hybridjoin", sizes))
+    for share in (15, 60):
+        tried.append(("chybridjoin", {"look_ups": 128, "front_percent": share}))
+    tried.append(("chybridjoin", {"look_ups": 32, "partition_pages": 1, "front_percent": 60}))
+    return {
+        ", ".join([algorithm, *(f"{name}={size}" for name, size in sizes.items())]): (
+            algorithm,
+            sizes,
+        )
+        for algorithm, sizes in tried
+    }
 
 
-def seconds_of(engine: ss.Engine, tasks: list[list[pa.RecordBatch]], warm: int) -> float:
-    """CPU seconds of a task, once the first ones have warmed the engine up."""
-    taken = []
-    for batches in tasks:
-        started = time.process_time()
-        rows = sum(batch.num_rows for batch in engine.run(batches))
-        taken.append(time.process_time() - started)
-        assert rows == sum(batch.num_rows for batch in batches)
-    engine.close()
-    return min(taken[warm:])
+def seconds_of(engine: ss.Engine, batches: list[pa.RecordBatch]) -> float:
+    """CPU seconds of a task."""
+    started = time.process_time()
+    rows = sum(batch.num_rows for batch in engine.run(batches))
+    taken = time.process_time() - started
+    assert rows == sum(batch.num_rows for batch in batches)
+    return taken
 
 
 def streams(rows: int, tuples: int, exponent: float, count: int) -> list[list[pa.RecordBatch]]:
     """The stream of each task."""
-    keys = ZipfKeys(rows, exponent, seed=20)
+    keys = ZipfKeys(rows, exponent, seed=SEED)
     batches = sales(tuples * count, keys, rows, batch_rows=tuples)
     return [pa.Table.from_batches([task]).to_batches(ARROW_ROWS) for task in batches]
 
@@ -90,31 +108,51 @@ def measured(
 ) -> dict[str, Any]:
     """The seconds of all ways in one cell."""
     rows, megabytes, tuples, exponent = cell
-    stream = streams(rows, tuples, exponent, tasks)
+    stream = streams(rows, tuples, exponent, WARM + tasks)
     terms: dict[str, Any] = {"on": "product_id", "memory": megabytes << 20, "how": "left", "io": io}
-    chosen = chosen_engine(master, stream[0][0], terms)
-    seconds = {CHOSEN: seconds_of(chosen, stream, tasks // 2)}
+    engines = {CHOSEN: chosen_engine(master, stream[0][0], terms)}
+    seconds = {CHOSEN: min(seconds_of(engines[CHOSEN], task) for task in stream[:WARM])}
     for name, (algorithm, options) in tried.items():
         try:
             engine = fixed_engine(master, algorithm=algorithm, **terms, **options)
-            seconds[name] = seconds_of(engine, stream, tasks // 2)
+            best = min(seconds.values())
+            first = seconds_of(engine, stream[0])
+            if first < HOPELESS * best:
+                first = min(first, seconds_of(engine, stream[1]))
         except BudgetError:
             continue
-    best = min(seconds, key=lambda name: seconds[name])
-    plan = chosen.plan
+        seconds[name], engines[name] = first, engine
+        if first > FAR * best:
+            engines.pop(name).close()
+    for name in sorted(engines, key=lambda name: seconds[name])[FINALISTS:]:
+        if name != CHOSEN:
+            engines.pop(name).close()
+    taken: dict[str, list[float]] = {name: [] for name in engines}
+    for task in stream[WARM:]:
+        for name, engine in engines.items():
+            taken[name].append(seconds_of(engine, task))
+    final = {name: min(times) for name, times in taken.items()}
+    best_way = min(final, key=lambda name: final[name])
+    plan = engines[CHOSEN].plan
     assert plan is not None
-    return {
+    line = {
         "rows": rows,
         "memory": megabytes << 20,
         "tuples": tuples,
         "exponent": exponent,
         "io": io,
-        "seconds": seconds,
-        "best": best,
-        "ratio": seconds[best] / seconds[CHOSEN],
+        "seed": SEED,
+        "seconds": {name: round(taken, 5) for name, taken in (seconds | final).items()},
+        "finalists": list(final),
+        "pages": {name: engine.metrics().pages_read for name, engine in engines.items()},
+        "best": best_way,
+        "ratio": final[best_way] / final[CHOSEN],
         "chosen": f"{plan.algorithm}, {plan.look_ups} look-ups, partition {plan.partition_pages}, "
         f"{plan.front_rows:,} rows in front",
     }
+    for engine in engines.values():
+        engine.close()
+    return line
 
 
 def shown(line: dict[str, Any]) -> str:
@@ -134,25 +172,40 @@ def cells(args: argparse.Namespace, rows: int) -> Iterator[Cell]:
 
 
 def main() -> None:
-    """Try all cells, print the worst, write them all."""
+    """Try all cells that have no result yet; print the worst."""
     args = arguments()
-    lines = []
-    tried = ways(args.look_ups, args.front)
+    path = RESULTS / f"micro-batches-{args.io}.jsonl"
+    tried = ways()
+    where = machine(ss.__version__)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        for rows in args.rows:
-            path = Path(args.masters or folder) / f"m{rows}"
-            if not path.exists():
-                ss.MasterTable.from_arrow(products(rows, seed=20), path, key="product_id")
-            master = ss.MasterTable.open(path)
-            for cell in cells(args, rows):
+        for rows in [] if args.table else args.rows:
+            done = {tuple(line[name] for name in FIELDS) for line in known(path)}
+            cells_left = [cell for cell in cells(args, rows) if in_bytes(cell) not in done]
+            if not cells_left:
+                continue
+            home = Path(args.masters or folder) / f"m{rows}"
+            if not home.exists():
+                ss.MasterTable.from_arrow(products(rows, seed=SEED), home, key="product_id")
+            master = ss.MasterTable.open(home)
+            for cell in cells_left:
                 line = measured(master, cell, tried, args.io, args.tasks)
-                lines.append(line)
+                write_results(path, [line], where, append=True)
                 print(shown(line), flush=True)
-    lines.sort(key=lambda line: line["ratio"])
-    print(f"the least ratio is {lines[0]['ratio']:.2f}; the worst cells:")
-    for line in lines[:5]:
+    lines = sorted(known(path), key=lambda line: line["ratio"])
+    print(f"{len(lines)} cells; the least ratio is {lines[0]['ratio']:.2f}; the worst cells:")
+    for line in lines[:10]:
         print(shown(line))
-    write_results(RESULTS / f"micro-batches-{args.io}.jsonl", lines, machine(ss.__version__))
+
+
+def known(path: Path) -> list[dict[str, Any]]:
+    """The results so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def in_bytes(cell: Cell) -> tuple[float, ...]:
+    """A cell as results name it."""
+    rows, megabytes, tuples, exponent = cell
+    return rows, megabytes << 20, tuples, exponent
 
 
 def arguments() -> argparse.Namespace:
@@ -162,12 +215,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--memory", type=int, nargs="+", default=[2, 8, 32], help="MB of a task")
     parser.add_argument("--tuples", type=int, nargs="+", default=[3_000, 50_000])
     parser.add_argument("--exponent", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--look-ups", type=int, nargs="+", default=[0, 8, 32, 128])
-    parser.add_argument("--front", type=int, nargs="+", default=[10, 50, 80])
-    parser.add_argument("--tasks", type=int, default=6, help="tasks of a cell; half warm it up")
+    parser.add_argument("--tasks", type=int, default=4, help="that count")
     parser.add_argument("--io", default="unmapped", choices=["unmapped", "buffered", "direct"])
     parser.add_argument("--folder", default=None, help="where to put R")
     parser.add_argument("--masters", default=None, help="a folder that has R, or will keep it")
+    parser.add_argument("--table", action="store_true", help="print the results so far")
     return parser.parse_args()
 
 

@@ -85,6 +85,10 @@ class Counters(Generic[Number]):
     """Stream tuples that were read from their batches."""
     iterations: Number = _counter("iteration")
     """Steps of the algorithm."""
+    compiled_iterations: Number = _counter("compiled_iteration", instead_of="iteration")
+    """Those of `iterations` that were done many at a time, in compiled code."""
+    compiled_calls: Number = _counter("compiled_call")
+    """Calls that did them: each ends with a piece of output, or with rows for the front stage."""
     shed: Number = _counter("shed")
     """Stream tuples that were put off to disk."""
     returned: Number = _counter("shed")

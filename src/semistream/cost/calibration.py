@@ -1,9 +1,13 @@
 """Calibration: the cost factors of this machine, measured in under a minute.
 
 Reads are timed by themselves: by size, in a row and at random. All other prices come from whole
-joins: two dozen short runs, each doing much of something else, are counted and timed, and the
+joins: some thirty short runs, each doing much of something else, are counted and timed, and the
 factors are those that explain the times best. So a factor includes all that its operation brings
 with it in this engine, and a read that another thread does meanwhile is not counted twice.
+
+With direct I/O the time is that of the clock, less what the join has waited for processors that
+others had. Through the page cache no disk is waited for, and it is the CPU time of all threads: a
+worker of Spark has one core for them. So other work on the machine changes the factors little.
 
 Some operations always come together: an append and its delete, a result row and its stream tuple.
 No run tells their prices apart, so they are measured as one price, which is divided in the
@@ -28,7 +32,7 @@ from numpy.typing import NDArray
 
 from semistream.algorithms import fixed_engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
-from semistream.cost.read_costs import ReadCost, copying, read_costs
+from semistream.cost.read_costs import ReadCost, Stopwatch, copying, read_costs
 from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
 from semistream.relation import MasterTable
@@ -37,10 +41,16 @@ from semistream.workload.zipf import scattered
 
 Floats = NDArray[np.float64]
 
-_ROWS, _BATCH, _SEED = 100_000, 10_000, 20
+_ROWS, _BATCH, _SEED = 300_000, 10_000, 20
 _REPEAT = 3
+_WARM = 3
+"""A run of such a part of the tuples comes before each: nothing is opened or compiled then."""
 _PULL, _BYTE_PULL = 0.1, 1.0
 """How much the price known beforehand, of any factor and of a byte, weighs against one run."""
+_LEAST_REST = 0.1
+"""What is left of a run's time beside its bytes, at least: others may have been read meanwhile."""
+_LEAST = 1e-10
+"""Seconds of an operation: a price of 0 could not be divided in proportion."""
 _TOGETHER = {"delete": "append", "stream_read": "output"}
 """Operations that come with another one in every run: the runs give one price for the two."""
 _NOT_MEASURED = ("page_read", "shed")
@@ -54,33 +64,34 @@ _MEASURED = {
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
-    ("meshjoin", "key", 0.0, 30_000, 1, {"partition_pages": 2}),
-    ("meshjoin", "key", 0.0, 100_000, 2, {}),
-    ("rmeshjoin", "given", 1.0, 150_000, 4, {"partition_pages": 8}),
+    ("meshjoin", "key", 0.0, 30_000, 2, {"partition_pages": 2}),
+    ("meshjoin", "key", 0.0, 100_000, 8, {}),
+    ("rmeshjoin", "given", 1.0, 100_000, 8, {"partition_pages": 8}),
     ("hybridjoin", "key", 0.0, 40_000, 1, {"look_ups": 0, "partition_pages": 1}),
-    ("hybridjoin", "key", 0.0, 100_000, 2, {}),
-    ("hybridjoin", "key", 1.0, 150_000, 4, {"look_ups": 0, "partition_pages": 4}),
-    ("hybridjoin", "key", 0.5, 150_000, 4, {"look_ups": 8, "partition_pages": 1}),
-    ("hybridjoin", "key", 0.0, 60_000, 1, {"look_ups": 16, "partition_pages": 1}),
-    ("hybridjoin", "key", 1.0, 100_000, 4, {"look_ups": 8, "partition_pages": 8}),
-    ("hybridjoin", "key", 0.0, 100_000, 4, {"look_ups": 4, "partition_pages": 4}),
-    ("hybridjoin", "given", 0.5, 100_000, 4, {"partition_pages": 2}),
-    ("xhybridjoin", "given", 1.0, 100_000, 4, {"partition_pages": 2, "pinned_partitions": 4}),
-    ("xhybridjoin", "key", 0.0, 100_000, 2, {}),
-    ("xhybridjoin", "key", 0.0, 50_000, 2, {"partition_pages": 1, "pinned_partitions": 12}),
-    ("oxhybridjoin", "given", 1.0, 200_000, 4, {"partition_pages": 4, "pinned_partitions": 4}),
-    ("oxhybridjoin", "key", 0.5, 300_000, 40, {"pinned_partitions": 1 << 20}),
-    ("chybridjoin", "key", 0.0, 100_000, 2, {}),
-    ("chybridjoin", "key", 1.0, 200_000, 2, {"front_percent": 25}),
-    ("chybridjoin", "key", 1.5, 300_000, 4, {"front_percent": 25}),
-    ("chybridjoin", "given", 1.0, 150_000, 2, {"partition_pages": 2}),
-    ("cmeshjoin", "key", 1.2, 200_000, 4, {"partition_pages": 4, "front_percent": 25}),
-    ("inlj", "key", 0.0, 3_000, 1, {}),
-    ("inlj", "given", 1.0, 3_000, 1, {}),
-    ("cinlj", "given", 1.0, 6_000, 2, {}),
+    ("hybridjoin", "key", 1.0, 100_000, 4, {"look_ups": 0, "partition_pages": 4}),
+    ("hybridjoin", "key", 0.0, 100_000, 8, {"look_ups": 0, "partition_pages": 2}),
+    ("hybridjoin", "key", 1.0, 60_000, 2, {"look_ups": 0, "partition_pages": 8}),
+    ("hybridjoin", "key", 0.0, 150_000, 12, {"look_ups": 0, "partition_pages": 32}),
+    ("hybridjoin", "key", 0.0, 40_000, 1, {"look_ups": 8, "partition_pages": 1}),
+    ("hybridjoin", "key", 1.0, 100_000, 4, {"look_ups": 32, "partition_pages": 1}),
+    ("hybridjoin", "key", 0.5, 100_000, 4, {"look_ups": 4, "partition_pages": 4}),
+    ("hybridjoin", "key", 0.0, 100_000, 8, {"look_ups": 32, "partition_pages": 1}),
+    ("hybridjoin", "key", 1.0, 150_000, 12, {"look_ups": 32, "partition_pages": 8}),
+    ("hybridjoin", "given", 0.5, 60_000, 4, {"partition_pages": 2}),
+    ("xhybridjoin", "given", 1.0, 100_000, 8, {"partition_pages": 2, "pinned_partitions": 8}),
+    ("xhybridjoin", "key", 0.0, 100_000, 4, {}),
+    ("xhybridjoin", "key", 0.0, 50_000, 4, {"partition_pages": 1, "pinned_partitions": 12}),
+    ("oxhybridjoin", "given", 1.0, 150_000, 8, {"partition_pages": 4, "pinned_partitions": 8}),
+    ("oxhybridjoin", "key", 0.5, 300_000, 120, {"pinned_partitions": 1 << 20}),
+    ("chybridjoin", "key", 1.0, 200_000, 8, {"front_percent": 25}),
+    ("chybridjoin", "key", 1.0, 60_000, 2, {"look_ups": 0, "partition_pages": 4}),
+    ("chybridjoin", "key", 1.5, 300_000, 8, {"front_percent": 25}),
+    ("chybridjoin", "key", 1.5, 200_000, 2, {"front_percent": 25}),
+    ("chybridjoin", "given", 1.0, 100_000, 8, {"partition_pages": 2}),
+    ("cmeshjoin", "key", 1.2, 150_000, 8, {"partition_pages": 4, "front_percent": 25}),
 )
 """Algorithm, layout, exponent, tuples, memory in MB, and sizes."""
-_IN_PLACE: Run = ("hybridjoin", "key", 0.5, 300_000, 4, {})
+_IN_PLACE: Run = ("hybridjoin", "key", 0.5, 300_000, 8, {})
 """With the pages in memory."""
 
 
@@ -114,20 +125,23 @@ class Calibration:
 
 
 def calibrate(
-    io: str, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
+    io: str,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    rounds: int | None = None,
 ) -> Calibration:
     """Measure the factors; `folder` is on the disk that is meant, by default a temporary one."""
+    repeat = rounds or _REPEAT
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-") as name:
         masters = calibration_masters(Path(name))
         progress("reads")
         reads = tuple(read_costs(masters["key"]))
-        rounds = []
-        for number in range(_REPEAT + 1):
-            progress(f"joins, round {number} of {_REPEAT}")
-            # The first round compiles and warms up.
-            rounds += [timed_joins(masters, io)] if number else []
-    return calibration_of(io, rounds, reads, time.perf_counter() - started)
+        measured = []
+        for number in range(repeat):
+            progress(f"joins, round {number + 1} of {repeat}")
+            measured.append(timed_joins(masters, io))
+    return calibration_of(io, measured, reads, time.perf_counter() - started)
 
 
 def calibration_of(
@@ -135,10 +149,11 @@ def calibration_of(
 ) -> Calibration:
     """The factors that explain the measured rounds; measuring them took `seconds`."""
     byte = _per_byte([read for read in reads if read.io == io])
-    found = [_factors(measured, byte)[0] for measured in rounds]
+    usual = shipped_factors(io).factors
+    found = [_factors(measured, byte, usual)[0] for measured in rounds]
     # Disturbances only make a run longer, so the fastest one is nearest to the truth.
     fastest = [min(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
-    together, unexplained = _factors(fastest, byte)
+    together, unexplained = _factors(fastest, byte, usual)
     spread = {
         name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
         for name, value in asdict(together).items()
@@ -156,7 +171,7 @@ def calibration_masters(folder: Path) -> dict[str, MasterTable]:
     """The master tables of these joins, by layout."""
     table = products(_ROWS, seed=_SEED)
     by_rank = table.take(pa.array(scattered(np.arange(_ROWS), _ROWS, _SEED)))
-    options: dict[str, Any] = {"key": "product_id", "page_bytes": 32768}
+    options: dict[str, Any] = {"key": "product_id"}
     return {
         "key": MasterTable.from_arrow(table, folder / "key", **options),
         "given": MasterTable.from_arrow(by_rank, folder / "given", layout="given", **options),
@@ -164,16 +179,19 @@ def calibration_masters(folder: Path) -> dict[str, MasterTable]:
 
 
 def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
-    """One run, counted and timed; its stream is made before."""
+    """One run, counted and timed; its stream is made, and the engine is warm, before."""
     algorithm, layout, exponent, tuples, megabytes, options = run
     batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=_BATCH))
     memory = megabytes << 20
     some = fixed_engine(
         masters[layout], algorithm=algorithm, on="product_id", memory=memory, io=io, **options
     )
+    _exhaust(some.run(batches[: -(-len(batches) // _WARM)]))
+    watch = Stopwatch(io)
     _exhaust(some.run(batches))
+    taken = watch.seconds()
     some.close()
-    return some.metrics()
+    return replace(some.metrics(), seconds=taken)
 
 
 def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
@@ -187,18 +205,23 @@ def _per_byte(reads: list[ReadCost]) -> float:
     return max(float(slope), 1e-12)
 
 
-def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
+def _factors(
+    measured: list[Metrics], byte: float, shipped: CostFactors
+) -> tuple[CostFactors, float]:
     """The factors that explain the seconds best, and by how much they miss on average."""
-    usually = replace(shipped_factors().factors, byte_read=byte)
-    known = dict(zip(FACTORS, usually.prices, strict=True))
+    usually = replace(shipped, byte_read=byte)
+    known = {name: max(price, _LEAST) for name, price in zip(FACTORS, usually.prices, strict=True)}
     columns = [FACTORS.index(name) for name in _MEASURED]
     counts = np.array([operations(metrics) for metrics in measured], np.float64)[:, columns]
     seconds = np.array([m.seconds for m in measured])
     together = np.array([sum(known[name] for name in names) for names in _MEASURED.values()])
     # This machine may be faster or slower as a whole than that of the shipped factors.
-    faster = float(np.median(seconds / (counts @ together)))
-    usual = together * [1.0 if name == "byte_read" else faster for name in _MEASURED]
-    pull = np.array([_BYTE_PULL if name == "byte_read" else _PULL for name in _MEASURED])
+    measured_alone = np.array([name == "byte_read" for name in _MEASURED])
+    bytes_ = (counts * together)[:, measured_alone].sum(axis=1)
+    rest = np.maximum(seconds - bytes_, _LEAST_REST * seconds)
+    faster = float(np.median(rest / (counts @ np.where(measured_alone, 0.0, together))))
+    usual = together * np.where(measured_alone, 1.0, faster)
+    pull = np.where(measured_alone, _BYTE_PULL, _PULL)
     # Prices that the runs cannot tell apart are pulled to the shipped proportions.
     pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
     wanted = np.concatenate([np.ones(len(seconds)), pull])
@@ -209,7 +232,7 @@ def _factors(measured: list[Metrics], byte: float) -> tuple[CostFactors, float]:
         for names, price, before in zip(_MEASURED.values(), prices, together, strict=True)
         for name in names
     }
-    return replace(shipped_factors().factors, page_read=0.0, **found), missed
+    return replace(shipped, page_read=0.0, **found), missed
 
 
 def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:

@@ -58,6 +58,10 @@ class CostFactors:
     output: float = 0.0
     stream_read: float = 0.0
     iteration: float = 0.0
+    compiled_iteration: float | None = None
+    """One of many in a call of compiled code; None for the price of `iteration`."""
+    compiled_call: float = 0.0
+    """A call of compiled code that does some of them, and what Python does after it."""
     shed: float = 0.0
     """Per tuple that goes to disk or comes back."""
 
@@ -103,9 +107,8 @@ class MeasuredFactors:
 
 def factors_path(io: str) -> Path:
     """Where the factors of this machine are kept: for reads through the page cache, or past it."""
-    io = "direct" if io == "direct" else "buffered"
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(config) / "semistream" / f"factors-{io}.json"
+    return Path(config) / "semistream" / f"factors-{_way(io)}.json"
 
 
 def known_factors(io: str = "buffered") -> MeasuredFactors:
@@ -113,21 +116,29 @@ def known_factors(io: str = "buffered") -> MeasuredFactors:
     path = factors_path(io)
     if path.is_file():
         return _loaded(path.read_text("utf-8"), str(path))
-    shipped = shipped_factors()
+    shipped = shipped_factors(io)
     advice = "not of this machine: `semistream tune --calibrate` measures them"
     return replace(shipped, source=f"shipped, {advice} ({shipped.source})")
 
 
-def shipped_factors() -> MeasuredFactors:
+def shipped_factors(io: str = "direct") -> MeasuredFactors:
     """The factors that come with semistream, measured on the machine that `source` names."""
     text = resources.files("semistream.cost").joinpath("shipped_factors.json").read_text("utf-8")
-    return _loaded(text, "shipped_factors.json")
+    return _found(json.loads(text)[_way(io)])
+
+
+def _way(io: str) -> str:
+    """Pages come from the disk, or from the operating system's memory."""
+    return "direct" if io == "direct" else "buffered"
+
+
+def _found(content: Mapping[str, Any]) -> MeasuredFactors:
+    return MeasuredFactors(CostFactors.of(content["factors"]), content["source"])
 
 
 def _loaded(text: str, name: str) -> MeasuredFactors:
     try:
-        found = json.loads(text)
-        return MeasuredFactors(CostFactors.of(found["factors"]), found["source"])
+        return _found(json.loads(text))
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise OptionError(
             f"{name} does not hold cost factors ({error}). Remove it, or measure them again with "

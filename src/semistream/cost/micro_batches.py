@@ -32,24 +32,26 @@ from semistream.algorithms.registry import AUTO, needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
-from semistream.cost.auto import ADAPTIVE, IN_MEMORY, in_memory
+from semistream.cost.auto import ADAPTIVE, IN_MEMORY, final_plan, in_memory
 from semistream.cost.factors import CostFactors, known_factors
-from semistream.cost.planning import resolved_skew
+from semistream.cost.model import CompiledCalls, CostModel
+from semistream.cost.planning import explained, resolved_skew
 from semistream.cost.popularity import Popularity
 from semistream.cost.skew import Skew
+from semistream.cost.tuner import Tuner
 from semistream.counters import FACTORS
 from semistream.kernels.mapped_index import RESIDENT
 from semistream.metrics import Clock
 from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape, On
 from semistream.parts.look_up_set import most_rows
+from semistream.parts.steps import is_for_steps
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MappedPages, MasterTable
 
 __all__ = ["MicroBatchEngine", "MicroBatchPlanner", "micro_batch_engine", "micro_batch_plan"]
 
-_CACHED_READ: Final = 3e-6
-"""Seconds of a read from the page cache, beside its bytes."""
+_OF_READS: Final = ("partition_read", "byte_read", "batched_read", "batched_byte")
 _USUAL_TUPLES: Final = 50_000
 """Tuples of a run, as long as none has been seen."""
 _SPARK_ROWS: Final = 10_000
@@ -61,8 +63,14 @@ _LEAST_NOT_HELD: Final = 0.1
 """However many pages are held, sizes are for at least such a share of tuples of other pages."""
 _FRONTS: Final = (15, 60)
 _MOST_LOOK_UPS: Final = 128
-_SIZES: Final = (*((pages, _MOST_LOOK_UPS) for pages in (1, 2, 4, 8)), (8, 0), (16, 0))
-"""Pages of a partition, and how many are looked up at a time: 0 for one, decoded as a whole."""
+_SIZES: Final = (
+    *((pages, _MOST_LOOK_UPS) for pages in (1, 2, 4, 8)),
+    *((pages, 0) for pages in (4, 8, 16)),
+)
+"""Pages of a partition, and how many are looked up at a time: 0 for one, joined as a whole.
+
+Larger ones outgrow the caches of the processor, which the factors do not show.
+"""
 _FEWEST_LOOK_UPS: Final = 8
 _AHEAD: Final = 1.5
 """Look-ups for each whose rows have room in a set on average."""
@@ -129,11 +137,10 @@ class _RunModel:
         # Pages that are held are searched in place; others come from the disk.
         if sizer.io == "buffered":
             self._tuples *= max(1 - stream.held, _LEAST_NOT_HELD)
-        prices = dict(zip(FACTORS, factors.prices, strict=True))
-        if sizer.io == "unmapped":
-            # Nobody asks which pages are held: if they are not, few large reads are not far better.
-            prices["batched_read"] = prices["partition_read"] = _CACHED_READ
-        self._prices = prices
+        self._prices = dict(zip(FACTORS, factors.prices, strict=True))
+        if sizer.io == "buffered":
+            direct = dict(zip(FACTORS, known_factors("direct").factors.prices, strict=True))
+            self._prices |= {name: direct[name] for name in _OF_READS}
         self._popularity = Popularity(sizer.master, stream.skew)
         self._sizings: dict[str, Sizing] = {}
         self._frequent = self._frequent_keys()
@@ -152,11 +159,15 @@ class _RunModel:
         found = [cost for cost in map(self.tried, self._candidates()) if cost is not None]
         return min(found, key=_worth, default=None)
 
-    def tried(self, candidate: tuple[str, Options]) -> _RunCost | None:
-        """What an algorithm with some sizes takes; None if they do not fit."""
+    def tried(self, candidate: tuple[str, Options], as_is: bool = False) -> _RunCost | None:
+        """What an algorithm with some sizes takes; None if they do not fit.
+
+        Unless it is to stay `as_is`, there are as many look-ups as suit the other sizes.
+        """
         algorithm, options = candidate
         plan = self._sizing(algorithm).plan_or_none(self._occasion.memory, options)
-        return None if plan is None else self._cost(plan, options)
+        as_is = as_is or "look_ups" in self._fixed
+        return None if plan is None else self._cost(plan, options, as_is)
 
     def _candidates(self) -> Iterator[tuple[str, Options]]:
         master, shape = self._sizer.master, self._occasion.shape
@@ -181,7 +192,7 @@ class _RunModel:
             self._sizings[algorithm] = self._sizer.sizing(algorithm, self._occasion)
         return self._sizings[algorithm]
 
-    def _cost(self, plan: JoinPlan, options: Options) -> _RunCost:
+    def _cost(self, plan: JoinPlan, options: Options, as_is: bool) -> _RunCost:
         prices, kept = self._prices, min(plan.front_rows, self._frequent)
         hits = self._popularity.top(kept)
         missed = max(1 - hits, 1e-9)
@@ -195,13 +206,17 @@ class _RunModel:
         codes = self._popularity.distinct(kept, missed, waiting) * entering
         if plan.look_ups:
             rows = most_rows(self._sizer.master, plan.found_bytes, plan.look_ups)[1]
+            # A partition with more wanted rows than a set has room for is read again for the rest.
+            reads = max(reads, codes / max(rows, 1))
             room = max(1.0, rows * reads / max(codes, 1.0))
-            if "look_ups" not in self._fixed:
+            if not as_is:
                 look_ups = int(min(max(_AHEAD * room, _FEWEST_LOOK_UPS), _MOST_LOOK_UPS))
                 plan, options = replace(plan, look_ups=look_ups), {**options, "look_ups": look_ups}
-            parts = self._looked_up(plan, reads, codes, max(1.0, reads / min(plan.look_ups, room)))
+            # A set has whole partitions only, so that some of its room stays empty.
+            together = max(min(plan.look_ups, room - 1), 1.0)
+            parts = self._looked_up(plan, reads, codes, max(1.0, reads / together))
         else:
-            parts = self._decoded(plan, reads)
+            parts = self._decoded(plan, reads, entering)
         parts["waiting"] = entering * (prices["append"] + prices["delete"])
         parts["output"] = self._tuples * (prices["output"] + prices["stream_read"])
         chunks = -(-self._arrived // plan.stream_chunk_rows)
@@ -226,14 +241,20 @@ class _RunModel:
             "steps": sets * prices["iteration"],
         }
 
-    def _decoded(self, plan: JoinPlan, reads: float) -> dict[str, float]:
-        """The cost of partitions that are read and decoded one by one."""
+    def _decoded(self, plan: JoinPlan, reads: float, entering: float) -> dict[str, float]:
+        """The cost of partitions that are read one by one."""
         prices, master = self._prices, self._sizer.master
         rows = reads * plan.partition_pages * master.row_count / max(master.page_count, 1)
+        steps = reads * (prices["iteration"] + prices["partition_probe"])
+        occasion = self._occasion
+        if is_for_steps(master, occasion.shape, plan.partition_pages, scans=False):
+            calls = CompiledCalls(occasion.shape, master, occasion.first)
+            number = calls.number(plan, entering, entering, reads)
+            steps = reads * prices["compiled_iteration"] + number * prices["compiled_call"]
         return {
             "reads": reads * (prices["partition_read"] + self._bytes(plan) * prices["byte_read"]),
             "look-ups": rows * prices["probe"],
-            "steps": reads * (prices["iteration"] + prices["partition_probe"]),
+            "steps": steps,
         }
 
     def _bytes(self, plan: JoinPlan) -> float:
@@ -272,6 +293,9 @@ class MicroBatchPlanner:
         """The plan for a stream that begins so."""
         if not self._sizer.master.row_count:
             return self._sizer.sized(ADAPTIVE, self._options, occasion)
+        whole = None if self._options else self._whole(occasion)
+        if whole is not None:
+            return whole
         stream, told = self._stream(occasion)
         # If this does not fit, the error says what the least is, whatever the first batch is like.
         usual = self._sizer.sized(ADAPTIVE, self._options, occasion)
@@ -285,6 +309,24 @@ class MicroBatchPlanner:
             self._seen = stream, replace(occasion, first=few)
         source = known_factors(self._sizer.io).source
         return _explained(best, (*stream.told(self._sizer.io), told, f"cost factors: {source}"))
+
+    def _whole(self, occasion: Occasion) -> JoinPlan | None:
+        """The plan that keeps all of R, if it fits; there is nothing to choose then."""
+        sizer, shape, first = self._sizer, occasion.shape, occasion.first
+        # Half stays free: tuples may be wider than their schema lets one guess. Where pages are
+        # searched in place, little would be gained by a copy that leaves less room for all else.
+        full = first.num_rows and sizer.io != "buffered"
+        memory = occasion.memory if full else occasion.memory // 2
+        options = in_memory(sizer.master, shape, first, memory, sizer.use_filter, sizer.io)
+        if options is None:
+            return None
+        known, skew = known_factors(sizer.io), self._skew or Skew(1.0)
+        model = CostModel(
+            sizer.master, shape, first, skew, known.factors, sizer.io, sizer.use_filter
+        )
+        found = [model.planned(IN_MEMORY, occasion.memory, options)]
+        basis = ("all of R fits: it is kept in memory", f"cost factors: {known.source}")
+        return final_plan(sizer, explained(Tuner(model), found, basis, ()), occasion)
 
     def note(self, arrived: int, in_place: int) -> None:
         """A run is over: so many tuples arrived, and so many were answered in place."""
@@ -303,7 +345,7 @@ class MicroBatchPlanner:
         stream = stream._replace(tuples=usual, held=float(np.median(recent[:, 1])))
         self._seen = stream, occasion
         model = self._model(occasion, stream)
-        best, kept = model.best(), model.tried((plan.algorithm, plan.options))
+        best, kept = model.best(), model.tried((plan.algorithm, plan.options), as_is=True)
         return best is not None and kept is not None and kept.seconds > _CLEARLY * best.seconds
 
     def _stream(self, occasion: Occasion) -> tuple[_Stream, str]:
@@ -410,10 +452,5 @@ def micro_batch_plan(
     options: Options,
 ) -> JoinPlan:
     """What a join on Spark runs for tasks of so many tuples."""
-    # Half stays free: tuples may be wider than their schema lets one guess.
-    whole = None if options else in_memory(master, shape, sample, memory // 2)
     sizer, occasion = Sizer(master, io, None), Occasion(shape, sample, memory)
-    if whole is not None:
-        plan = sizer.sized(IN_MEMORY, whole, occasion)
-        return replace(plan, options=whole)
     return MicroBatchPlanner(sizer, options, tuples, skew).plan(occasion)

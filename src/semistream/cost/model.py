@@ -29,6 +29,9 @@ from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import judged_rows
+from semistream.parts.result_columns import piece_rows
+from semistream.parts.row_arena import column_width
+from semistream.parts.steps import is_for_steps
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
@@ -45,6 +48,35 @@ class _Front(NamedTuple):
     rows: int
     hits: float
     slots: int
+
+
+class CompiledCalls(NamedTuple):
+    """How many calls compiled steps take.
+
+    A call ends when a piece of output is full, when a chunk of the stream is used up, or when a
+    front stage that learns is to see a partition.
+    """
+
+    shape: JoinShape
+    master: MasterTable
+    sample: pa.RecordBatch
+
+    def number(self, plan: JoinPlan, missed: float, matches: float, iterations: float) -> float:
+        """For so many tuples that miss the front stage, result rows of theirs, and iterations."""
+        learns = plan.front_rows and plan.admission != "pinned"
+        # At the end of a chunk a piece is half full, and half of the partitions have nothing new.
+        return (
+            matches / self._rows_of_piece(plan)
+            + missed / plan.stream_chunk_rows / 2
+            + (iterations / 2 if learns else 0.0)
+        )
+
+    def _rows_of_piece(self, plan: JoinPlan) -> int:
+        plain, stored = self.shape.plain(self.sample), self.master.stored_schema
+        widest = self.shape.tuple_bytes(plain) if plain.num_rows else 64
+        varying = sum(column_width(stored.field(name).type) < 0 for name in self.shape.payload)
+        most = plan.fragment_bytes // (widest + self.master.widest_row)
+        return piece_rows(max(1, most), varying)
 
 
 class CostModel:
@@ -164,6 +196,7 @@ class CostModel:
             partition_probes=reads,
             **self._tuples(plan, missed),
             iterations=reads,
+            **self._compiled(plan, missed, reads, scans=True),
         )
         return operations, per_step * cycle
 
@@ -204,6 +237,7 @@ class CostModel:
             partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
             **self._tuples(plan, missed),
             iterations=reads / together,
+            **self._compiled(plan, missed, reads),
         )
         return operations, state.waiting
 
@@ -227,6 +261,7 @@ class CostModel:
             partition_probes=plan.pinned_partitions / plan.stream_slots,
             **self._tuples(plan, 1.0),
             iterations=1 / plan.stream_slots,
+            **self._compiled(plan, 1.0, 1 / plan.stream_slots),
         )
         return operations, plan.stream_slots / 2
 
@@ -256,6 +291,18 @@ class CostModel:
             # A direct read begins and ends at a multiple of the alignment.
             "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),
         }
+
+    def _compiled(
+        self, plan: JoinPlan, missed: float, iterations: float, *, scans: bool = False
+    ) -> dict[str, float]:
+        """What compiled steps do, if partitions are joined by them."""
+        pages = plan.partition_pages
+        if plan.look_ups or not is_for_steps(self.master, self.shape, pages, scans=scans):
+            return {}
+        matches = missed * self.master.row_count / self.popularity.keys
+        calls = CompiledCalls(self.shape, self.master, self.sample)
+        number = calls.number(plan, missed, matches, iterations)
+        return {"compiled_iterations": iterations, "compiled_calls": number}
 
     def _partitions(self, plan: JoinPlan) -> int:
         return max(1, -(-self.master.page_count // plan.partition_pages))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.cost.skew import Skew
-from semistream.cost.zipf_sums import zipf_share, zipf_shares
+from semistream.cost.zipf_sums import rank_classes, zipf_share, zipf_shares
 from semistream.relation import MasterTable
 
 Floats = NDArray[np.float64]
@@ -62,9 +62,7 @@ class Popularity:
         to p (1 − e^(−p · buffer)) and leaves in proportion to e^(−p · turn). How much of the time
         it is kept follows from these two.
         """
-        edges = np.unique(
-            np.append(np.geomspace(1, self.keys, 4096).astype(np.int64) - 1, self.keys)
-        )
+        edges = rank_classes(0, self.keys, 4096)
         count = np.diff(edges)
         shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
         each = np.diff(shares) / count
@@ -82,9 +80,9 @@ class Popularity:
 
         A code waits until `wait` more tuples have come; its tuples among them are settled with it.
         """
-        edges = np.unique(np.geomspace(top + 1, self.keys + 1, 2048).astype(np.int64) - 1)
-        if len(edges) < 2:
+        if top >= self.keys:
             return 1.0
+        edges = rank_classes(top, self.keys, 512)
         count = np.diff(edges)
         shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
         each = np.diff(shares) / count / missed
@@ -111,22 +109,22 @@ class Popularity:
         pages = len(self._rows) - 1
         edges = self._rows[np.append(np.arange(0, pages, partition_pages), pages)]
         if self.scattered:
-            return self._placed(edges, top)
+            return self._placed(edges, partition_pages, top)
         ranks = np.maximum(edges * self._keys_per_row, top)
         return np.diff(zipf_shares(ranks, self.keys, self.exponent))
 
     @cached_property
-    def _heads(self) -> tuple[Floats, Floats]:
-        """Rows at which the most frequent keys are taken to lie, and their shares."""
+    def _heads(self) -> tuple[NDArray[np.int64], Floats]:
+        """Pages on which the most frequent keys are taken to lie, and their shares."""
         placed = min(self.keys, _PLACED)
         ranks = np.arange(placed + 1, dtype=np.float64)
         shares = np.diff(zipf_shares(ranks, self.keys, self.exponent))
         rows = np.random.default_rng(_SEED).integers(0, int(self._rows[-1]), placed)
-        return rows.astype(np.float64), shares
+        return np.searchsorted(self._rows, rows, side="right") - 1, shares
 
-    def _placed(self, edges: Floats, top: int) -> Floats:
-        rows, heads = self._heads
-        homes = np.searchsorted(edges, rows[top:], side="right") - 1
+    def _placed(self, edges: Floats, partition_pages: int, top: int) -> Floats:
+        pages, heads = self._heads
+        homes = pages[top:] // partition_pages
         shares = np.bincount(homes, weights=heads[top:], minlength=len(edges) - 1)
         rest = 1 - zipf_share(max(len(heads), top), self.keys, self.exponent)
         even: Floats = shares + rest * np.diff(edges) / edges[-1]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.cost.skew import Skew
-from semistream.cost.zipf_sums import zipf_share, zipf_shares
+from semistream.cost.zipf_sums import rank_classes, zipf_share, zipf_shares
 from semistream.errors import OptionError
 
 _HIGHEST = 4.0
@@ -89,7 +89,7 @@ def _exponent(distinct: float, tuples: int, keys: int) -> float:
 
 def _distinct(exponent: float, tuples: int, keys: int) -> tuple[float, float]:
     """How many different keys are expected, and the variance of their number."""
-    edges = np.unique(np.append(np.geomspace(1, keys, _CLASSES).astype(np.int64) - 1, keys))
+    edges = rank_classes(0, keys, _CLASSES)
     number = np.diff(edges)
     each = np.diff(zipf_shares(edges.astype(np.float64), keys, exponent)) / number
     missing = np.exp(-tuples * each)

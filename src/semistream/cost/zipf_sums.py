@@ -8,6 +8,7 @@ Euler and Maclaurin, which is exact to more digits than any use of it needs.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,19 @@ def zipf_shares(ranks: NDArray[np.float64], keys: int, exponent: float) -> NDArr
 def zipf_share(ranks: float, keys: int, exponent: float = 1.0) -> float:
     """The share of the stream on the `ranks` most frequent of `keys` keys."""
     return float(zipf_shares(np.array([float(ranks)]), keys, exponent)[0])
+
+
+@lru_cache(maxsize=64)
+def rank_classes(first: int, last: int, classes: int) -> NDArray[np.int64]:
+    """Ranks from `first` to `last` that divide those in between into classes, ever larger ones.
+
+    >>> rank_classes(0, 10, 4).tolist()
+    [0, 1, 4, 10]
+    """
+    ranks = np.geomspace(first + 1, last + 1, classes).round().astype(np.int64) - 1
+    ranks = np.append(ranks[:-1][np.diff(ranks) > 0], last)
+    ranks.flags.writeable = False
+    return ranks
 
 
 def check_exponent(exponent: float) -> None:

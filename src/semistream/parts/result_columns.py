@@ -20,6 +20,12 @@ from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.tuple_store import KeptColumn, TupleStore
 
 
+def piece_rows(most: int, varying: int) -> int:
+    """Rows of a piece if a fragment has room for `most`, with so many columns of varying width."""
+    # Of several, the values are copied apart at the end: there are two of each then.
+    return max(1, most // 2) if varying > 1 else most
+
+
 class ResultColumns:
     """Columns for one fragment at a time."""
 
@@ -45,10 +51,7 @@ class ResultColumns:
 
     def open(self, kept: list[KeptColumn], flags: NDArray[np.uint8]) -> Results:
         """Empty columns for as many rows as fit a fragment; tuples are copied from those kept."""
-        most = self._output.most_rows
-        if self._varying > 1:
-            # Their values are copied apart at the end: there are two of each then.
-            most = max(1, most // 2)
+        most = piece_rows(self._output.most_rows, self._varying)
         self._tuples = [_buffer(most * column.width) for column in kept]
         self._values = [_buffer(most * width) for width in self._row_widths]
         fixed = sum(buffer.size for buffer in (*self._tuples, *self._values))

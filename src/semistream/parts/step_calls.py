@@ -82,7 +82,10 @@ class StepCalls:
         reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
         if reads and self._notes_reads:
             self._disk.note_reads(self._read[:reads])
-        recorder.iterations += counts[state.ITERATIONS] - self._iterations
+        done = counts[state.ITERATIONS] - self._iterations
+        recorder.iterations += done
+        recorder.compiled_iterations += done
+        recorder.compiled_calls += 1
         self._iterations = counts[state.ITERATIONS]
         recorder.partitions_read += reads
         recorder.sequential_reads += counts[state.SEQUENTIAL]

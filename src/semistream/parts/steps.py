@@ -33,7 +33,7 @@ from semistream.parts.result_columns import ResultColumns
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.step_calls import StepCalls
 from semistream.parts.stream_buffer import Arrivals, TupleSource
-from semistream.parts.tuple_store import KeptColumn
+from semistream.parts.tuple_store import KeptColumn, TupleLayout
 from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
@@ -53,28 +53,37 @@ def can_step(
     waiting: WaitingTuples | ScanWindow,
     front: FrontStage | None,
 ) -> bool:
-    """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
+    """Whether compiled code can do all of it, with files that it can read."""
+    scans = isinstance(waiting, ScanWindow)
+    return (
+        disk.partitions > 0
+        and is_for_steps(master, shape, disk.per_partition, scans=scans)
+        # A front stage needs the memory of the frame that is read ahead for copies of rows.
+        and not (scans and front is not None and _reads_ahead(disk))
+        and waiting.table.store.is_flat
+        and disk.readable_in_kernels
+    )
 
-    A scan needs no order of keys. And whether it pays: large partitions should be read ahead by a
-    thread. Look-ups cannot do that here; nor can scans with a front stage, which needs the memory of
-    the second frame for copies of rows.
+
+def is_for_steps(
+    master: MasterTable, shape: JoinShape, partition_pages: int, *, scans: bool
+) -> bool:
+    """Whether a join is plain enough for compiled steps, and whether they pay.
+
+    A scan needs no order of keys. Look-ups of large partitions are better done by Python, where a
+    thread reads the next one meanwhile.
     """
-    if isinstance(waiting, ScanWindow):
-        good = disk.partitions > 0 and followable(master, shape.code_column)
-        good = good and (front is None or not _reads_ahead(disk))
-    else:
-        good = _bytes(disk) <= _LARGE_PARTITION and searchable(master, shape.code_column)
-    return good and shape.codec.exact and waiting.table.store.is_flat and disk.readable_in_kernels
-
-
-def _bytes(disk: DiskBuffer) -> int:
-    """Of a partition."""
-    return disk.per_partition * disk.page_bytes
+    if not shape.codec.exact or len(TupleLayout(shape).varying):
+        return False
+    if scans:
+        return followable(master, shape.code_column)
+    small = partition_pages * master.page_bytes <= _LARGE_PARTITION
+    return small and searchable(master, shape.code_column)
 
 
 def _reads_ahead(disk: DiskBuffer) -> bool:
     """Whether a thread should read a scan's next partition: past the cache nobody else does."""
-    return disk.reader.grain > 1 and _bytes(disk) > _LARGE_SCANNED
+    return disk.reader.grain > 1 and disk.per_partition * disk.page_bytes > _LARGE_SCANNED
 
 
 class Steps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,17 +111,27 @@ class PageIndex:
         return list(zip([first, *breaks], [*breaks, stop], strict=True))
 
     def frame_bytes(self, count: int, grain: int = ALIGNMENT) -> int:
-        """Bytes of a frame for any `count` consecutive pages, a read per stretch; O(pages).
+        """Bytes of a frame for any `count` consecutive pages, a read per stretch.
 
         Each read begins and ends at a multiple of `grain`: the alignment for direct reads, 1 for
-        others. The need with the alignment is enough for both.
+        others. The need with the alignment is enough for both. O(pages) the first time.
         """
         if count < 1:
             raise InternalError(f"A read of {count} pages was planned. Please report this.")
-        pages = len(self)
-        if pages == 0:
+        if len(self) == 0:
             return ALIGNMENT
-        count = min(count, pages)
+        asked = min(count, len(self)), grain
+        if asked not in self._frames:
+            self._frames[asked] = self._frame_bytes(*asked)
+        return self._frames[asked]
+
+    @cached_property
+    def _frames(self) -> dict[tuple[int, int], int]:
+        """What `frame_bytes` has found: a plan asks for the same ones a hundred times."""
+        return {}
+
+    def _frame_bytes(self, count: int, grain: int) -> int:
+        pages = len(self)
         begins = self.offset & -grain
         ends = (self.offset + self.length + grain - 1) & -grain
         # The bytes that a break between two pages adds to the distance from first to last page.

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import semistream as ss
 from semistream.cli import app
 from semistream.cost import calibration
+from semistream.cost import read_costs as read_costs_module
 from semistream.cost.calibration import Calibration, calibrate, least_squares
 from semistream.cost.factors import factors_path, known_factors, shipped_factors
 from semistream.cost.pricing import priced_seconds
@@ -55,7 +56,9 @@ def runs(factor: float) -> list[Metrics]:
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_factors_are_found_from_counters_and_seconds(factor: float) -> None:
     shipped = asdict(shipped_factors().factors)
-    found, missed = calibration._factors(runs(factor), factor * shipped["byte_read"])
+    found, missed = calibration._factors(
+        runs(factor), factor * shipped["byte_read"], shipped_factors().factors
+    )
     assert missed < 0.02
     for name in ("partition_read", "iteration", "append", "output"):
         assert asdict(found)[name] == pytest.approx(factor * shipped[name], rel=0.1), name
@@ -81,6 +84,17 @@ def test_reads_are_timed_by_size_and_order(masters: Masters) -> None:
         (io, order) for io in ("buffered", "direct") for order in (True, False)
     }
     assert all(0 < read.median <= read.p90 for read in found)
+
+
+def test_a_stopwatch_leaves_out_what_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = [0.0], [{1: 2_000_000_000}]
+    monkeypatch.setattr(read_costs_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(read_costs_module, "_waits", lambda: waits[0])
+    watch = read_costs_module.Stopwatch("direct")
+    clock[0], waits[0] = 10.0, {1: 3_000_000_000, 2: 4_000_000_000}
+    # The second thread has begun meanwhile, and has waited longest for a processor.
+    assert watch.seconds() == 6.0
+    assert read_costs_module.Stopwatch("buffered").seconds() < 6.0
 
 
 def test_tune_plans_and_measures(masters: Masters, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_a_front_stage_is_for_keys_that_come_again(masters: Masters) -> None:
 
 def test_sizes_follow_the_length_of_tasks_but_not_each_of_them(masters: Masters) -> None:
     short, long = tasks(12, 50, 0.0), tasks(12, 8_000, 0.0)
-    with engine(masters["key"], 400_000) as some:
+    with engine(masters["key"], 1_000_000) as some:
         for task in long[:3]:
             joined(some, task)
         for pair in zip(short[:4], long[3:7], strict=True):
@@ -107,7 +107,7 @@ def test_the_first_task_corrects_a_guess(masters: Masters) -> None:
 def test_results_are_right_through_a_change(masters: Masters) -> None:
     goods = products(ROWS, seed=20)
     stream = [*tasks(2, 8_000, 0.0), *tasks(6, 50, 0.0, seed=4)]
-    with engine(masters["key"], 400_000) as some:
+    with engine(masters["key"], 1_000_000) as some:
         found = [row for task in stream for b in some.run([task]) for row in rows_of(b)]
         assert len(some.plans) > 1
     assert_same_rows(found, oracle_join(stream, goods, on="product_id", how="left").rows)
@@ -147,6 +147,23 @@ def test_a_plan_says_what_a_task_runs_and_why(masters: Masters) -> None:
 
 def test_all_of_r_is_kept_if_it_fits(masters: Masters) -> None:
     assert ss.plan(masters["key"], memory="64MB", task_tuples=3_000).algorithm == IN_MEMORY
+
+
+@pytest.mark.parametrize("io", ["buffered", "unmapped"])
+def test_a_task_keeps_all_of_r_if_it_fits_its_memory(masters: Masters, io: str) -> None:
+    """All of it if there are tuples to look at; half if pages are searched in place otherwise."""
+    task, sizes = tasks(1, 3_000)[0], range(2_000_000, 12_000_000, 500_000)
+    plans = {size: engine(masters["key"], size, io).planned(task) for size in sizes}
+    kept = [size for size, plan in plans.items() if plan.algorithm == IN_MEMORY]
+    assert kept
+    assert kept == [size for size in sizes if size >= kept[0]]
+    fits = kept[0]
+    assert "all of R fits" in plans[fits].explain()
+    schema = ss.plan(masters["key"], memory=fits, task_tuples=9, stream=task.schema, io=io)
+    assert (schema.algorithm == IN_MEMORY) == (io == "buffered")
+    with engine(masters["key"], fits, io) as some:
+        assert joined(some, task) == task.num_rows
+        assert some.memory()["peak"] <= fits
 
 
 def test_pages_in_memory_leave_little_to_size_for(masters: Masters) -> None:

@@ -80,7 +80,8 @@ def test_predicted_and_priced_rates_agree(
     assert predicted.plan == engine.plan
     assert predicted.rate == pytest.approx(1 / priced_seconds(found, FACTORS), rel=0.05)
     assert predicted.io_per_tuple == pytest.approx(found.pages_read, rel=0.06)
-    for name in ("partition_probes", "hash_probes", "front_chunks", "batched_codes"):
+    names = ("partition_probes", "hash_probes", "front_chunks", "batched_codes")
+    for name in (*names, "compiled_iterations", "compiled_calls"):
         expected, came = (getattr(one, name) for one in (predicted.operations, found))
         assert expected == pytest.approx(came, rel=0.1), name
 

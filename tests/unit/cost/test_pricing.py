@@ -71,11 +71,29 @@ def test_reads_of_a_batch_have_their_own_price() -> None:
     assert priced_seconds(recorder, CostFactors(partition_read=1.0, byte_read=0.1)) == 20.0
 
 
-def test_the_shipped_factors_say_where_they_come_from() -> None:
-    shipped = shipped_factors()
+def test_steps_in_compiled_code_have_their_own_price(tmp_path: Path) -> None:
+    """An iteration costs less than one in Python; a return to Python costs on top."""
+    recorder = Recorder(lambda: 0.0, iterations=10, compiled_iterations=8, compiled_calls=3)
+    factors = CostFactors(iteration=1.0, compiled_iteration=0.25, compiled_call=0.5)
+    assert priced_seconds(recorder, factors) == 2 + 8 * 0.25 + 3 * 0.5
+    counted, _ = run("xhybridjoin", tmp_path)
+    assert counted.compiled_iterations == counted.iterations > counted.compiled_calls > 1
+
+
+def test_a_read_costs_more_from_the_disk_than_from_memory() -> None:
+    direct, held = (shipped_factors(io).factors for io in ("direct", "unmapped"))
+    for name in ("partition_read", "batched_read", "byte_read", "batched_byte"):
+        assert asdict(direct)[name] > asdict(held)[name] > 0, name
+
+
+@pytest.mark.parametrize("io", ["buffered", "direct"])
+def test_the_shipped_factors_say_where_they_come_from(io: str) -> None:
+    shipped = shipped_factors(io)
     assert shipped.source
-    assert shipped.factors.partition_read > (shipped.factors.batched_read or 0) > 0
+    assert shipped.factors.iteration > (shipped.factors.compiled_iteration or 0) > 0
     assert shipped.factors.sequential_read
+    if io == "direct":
+        assert shipped.factors.partition_read > (shipped.factors.batched_read or 0) > 0
 
 
 def test_bad_factors_are_refused() -> None:
