@@ -85,7 +85,6 @@ class StepCalls:
         done = counts[state.ITERATIONS] - self._iterations
         recorder.iterations += done
         recorder.compiled_iterations += done
-        recorder.compiled_calls += 1
         self._iterations = counts[state.ITERATIONS]
         recorder.partitions_read += reads
         recorder.sequential_reads += counts[state.SEQUENTIAL]

@@ -176,6 +176,7 @@ class Steps:
             stopped = scan_kernels.advance(self._waiting.for_kernels, *parts)
         else:
             stopped = kernels.advance(self._waiting.for_kernels, *parts)
+        self._recorder.compiled_calls += 1
         if calls.count():
             self._waiting.note_full()
         if stopped == kernels.BROKEN:
