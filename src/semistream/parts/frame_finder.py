@@ -114,9 +114,12 @@ class FrameFinder:
             begin, is_read = stopped, True
 
 
-def searchable(master: MasterTable, code_column: str) -> bool:
-    """Whether rows can be found on pages as they lie: flat columns, key order, plain codes."""
+def searchable(master: MasterTable, code_column: str, fewest_pages: int = 2) -> bool:
+    """Whether rows can be found on pages as they lie: flat columns, key order, plain codes.
+
+    Several of them, by default: to look up many tuples at a time in one page saves nothing.
+    """
     code = master.stored_schema.field(code_column).type
     flat = RowLayout.holds(master.stored_schema)
-    in_order = master.layout == "key" and len(master.pages) > 1
+    in_order = master.layout == "key" and len(master.pages) >= fewest_pages
     return flat and in_order and code in (pa.int64(), pa.int32())
