@@ -114,3 +114,16 @@ def test_what_spark_says_of_a_uri_is_told_without_its_secrets() -> None:
     assert "s3a://bucket/x is not there" in str(found)
     found.__context__ = error
     assert "GEHEIM" not in "".join(traceback.format_exception(found))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:",
+        "Job 3 cancelled because SparkContext was shut down",
+    ],
+)
+def test_a_spark_that_was_stopped_is_said_to_be_stopped(text: str) -> None:
+    found = explained(SparkRuntimeException(text), "shop")
+    assert type(found) is SparkLostError
+    assert "Spark was stopped while the pipeline shop ran" in str(found)

@@ -335,3 +335,17 @@ def test_a_front_stage_is_not_asked_for_rows_in_memory(tmp_path: Path) -> None:
     assert rows == 3 * stream.num_rows
     assert metrics.in_place_probes == stream.num_rows
     assert metrics.front_probes == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100, 488, 490, 600])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.string()])
+def test_small_pages_and_a_single_page(tmp_path: Path, rows: int, kind: pa.DataType) -> None:
+    """488 integers are a full page and one of 152 bytes."""
+    table = pa.table({"id": pa.array(range(rows)).cast(kind)})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "r", key="id", page_bytes=4096)
+    stream = pa.record_batch({"id": pa.array(range(rows + 5)).cast(kind), "n": range(rows + 5)})
+    for algorithm in ALGORITHMS:
+        engine = ss.engine(master, on="id", how="left", memory="1MB", algorithm=algorithm)
+        expected = oracle_join(stream, table, on="id", how="left").rows
+        assert_same_rows(checked_run(engine, [stream]), expected)
+        assert engine.metrics().in_place_probes == rows + 5

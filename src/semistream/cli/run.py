@@ -24,6 +24,7 @@ from semistream.cli.pipeline_file import (
     UnmatchedTable,
 )
 from semistream.cli.report import output, reported, side
+from semistream.errors import SparkLostError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,13 +122,18 @@ def follow(
     assert pipeline.metrics_file is not None
     tail, view = MetricsTail(pipeline.metrics_file), BatchView(console)
     with stopped_by_signals() as signalled, view.following(pipeline, "Ctrl-C stops."):
-        pipeline.start()
-        while not pipeline.await_termination(_LOOK_SECONDS):
-            for line in tail.new():
-                view.show(line)
-            if signalled.is_set() or is_enough(pipeline.status()):
-                pipeline.stop()
-                break
+        try:
+            pipeline.start()
+            while not pipeline.await_termination(_LOOK_SECONDS):
+                for line in tail.new():
+                    view.show(line)
+                if signalled.is_set() or is_enough(pipeline.status()):
+                    pipeline.stop()
+                    break
+        except SparkLostError:
+            # Java gets the signal too if it goes to all processes, as when a service is stopped.
+            if not signalled.is_set():
+                raise
         for line in tail.new():
             view.show(line)
     return signalled.is_set()

@@ -1,8 +1,9 @@
-"""XXH3 of long messages, so that pages are checked where they are read.
+"""XXH3 of all but the shortest messages, so that pages are checked where they are read.
 
 The checksum of a page is the 64-bit XXH3 of its bytes, which any XXH3 library computes. This one
-is for compiled code, which cannot call a library. Only messages of more than 240 bytes are needed:
-for them XXH3 keeps eight sums over stripes of 64 bytes, mixed after every 16 stripes.
+is for compiled code, which cannot call a library. No page has 128 bytes or less: those of a page's
+description alone are more. Up to 240 bytes XXH3 adds up products of 16 bytes; for more it keeps
+eight sums over stripes of 64 bytes, mixed after every 16 stripes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from semistream.kernels.compiling import kernel
+from semistream.kernels.copying import load_8
 
-LONG: Final = 240
-"""Messages must be longer than this."""
+SHORTEST: Final = 129
+"""No message may be shorter."""
+_LONGEST_SHORT: Final = 240
 
 _SECRET: Final = np.frombuffer(
     bytes.fromhex(
@@ -46,6 +50,11 @@ _STRIPE_KEYS: Final = np.array([_keys(8 * n) for n in range(_STRIPES)], np.uint6
 _LAST_KEYS: Final = np.array(_keys(_LAST_KEY), np.uint64)
 _MIX_KEYS: Final = np.array(_keys(_MIX_KEY), np.uint64)
 _MERGE_KEYS: Final = np.array(_keys(_MERGE_KEY), np.uint64)
+
+_SHORT_KEYS: Final = np.array(
+    [_keys(16 * n)[:2] for n in range(8)] + [_keys(16 * n + 3)[:2] for n in range(7)], np.uint64
+)
+_SHORT_LAST_KEY: Final = np.array(_keys(136 - 17)[:2], np.uint64)
 
 _P32_1, _P32_2, _P32_3 = np.uint64(0x9E3779B1), np.uint64(0x85EBCA77), np.uint64(0xC2B2AE3D)
 _P64_1, _P64_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -98,8 +107,33 @@ def _folded_product(a: np.uint64, b: np.uint64) -> np.uint64:
 
 
 @kernel
+def _avalanche(hashed: np.uint64) -> np.uint64:
+    hashed = (hashed ^ (hashed >> np.uint64(37))) * _AVALANCHE
+    return hashed ^ (hashed >> _HALF)
+
+
+@kernel
+def _mixed(at: int, keys: NDArray[np.uint64]) -> np.uint64:
+    """The product of the two words at an address, each mixed with its key."""
+    return _folded_product(np.uint64(load_8(at)) ^ keys[0], np.uint64(load_8(at + 8)) ^ keys[1])
+
+
+@kernel
+def _short(at: int, length: int) -> np.uint64:
+    """The checksum of 129 to 240 bytes."""
+    hashed = np.uint64(length) * _P64_1
+    for n in range(length // 16):
+        hashed += _mixed(at + 16 * n, _SHORT_KEYS[n])
+        if n == 7:
+            hashed = _avalanche(hashed)
+    return _avalanche(hashed + _mixed(at + length - 16, _SHORT_LAST_KEY))
+
+
+@kernel
 def xxh3(at: int, length: int) -> np.uint64:
-    """The checksum of `length` bytes, more than `LONG`, from address `at` on."""
+    """The checksum of `length` bytes, at least `SHORTEST`, from address `at` on."""
+    if length <= _LONGEST_SHORT:
+        return _short(at, length)
     sums = _START.copy()
     to, keys = sums.ctypes.data, _STRIPE_KEYS.ctypes.data
     blocks = (length - 1) // _BLOCK
@@ -115,5 +149,4 @@ def xxh3(at: int, length: int) -> np.uint64:
     for i in range(4):
         a, b = sums[2 * i] ^ _MERGE_KEYS[2 * i], sums[2 * i + 1] ^ _MERGE_KEYS[2 * i + 1]
         hashed += _folded_product(a, b)
-    hashed = (hashed ^ (hashed >> np.uint64(37))) * _AVALANCHE
-    return hashed ^ (hashed >> _HALF)
+    return _avalanche(hashed)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from semistream.kernels.checksum import LONG, xxh3
+from semistream.kernels.checksum import SHORTEST, xxh3
 from semistream.kernels.compiling import kernel
 from semistream.kernels.copying import load_4, load_8, prefetch
 from semistream.kernels.mapped_index import (
@@ -64,7 +64,7 @@ def _code(values: int, wide: bool, row: int) -> int:
 def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
     """Check a page that is used for the first time; False if it is broken."""
     at, length = index.base[index.file[page]] + index.offset[page], index.length[page]
-    if length <= LONG or xxh3(at, length) != index.checksum[page]:
+    if length < SHORTEST or xxh3(at, length) != index.checksum[page]:
         return False
     rows, widths, found = int(index.rows[page]), columns.widths, np.zeros(3, np.int64)
     if not sound_page(at, length, rows, widths, found):

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from semistream.kernels.checksum import LONG, xxh3
+from semistream.kernels.checksum import SHORTEST, xxh3
 from semistream.kernels.compiling import kernel
 
 STRETCH: Final = np.dtype(
@@ -74,7 +74,7 @@ def intact(first: int, stop: int, base: int, pages: PageList) -> bool:
     """Whether pages have their checksums; their file would begin at address `base`."""
     for page in range(first, stop):
         length = pages.length[page]
-        if length <= LONG or xxh3(base + pages.offset[page], length) != pages.checksum[page]:
+        if length < SHORTEST or xxh3(base + pages.offset[page], length) != pages.checksum[page]:
             return False
     return True
 

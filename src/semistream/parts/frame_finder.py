@@ -114,9 +114,12 @@ class FrameFinder:
             begin, is_read = stopped, True
 
 
-def searchable(master: MasterTable, code_column: str) -> bool:
-    """Whether rows can be found on pages as they lie: as below, and in key order."""
-    in_order = master.layout == "key" and len(master.pages) > 1
+def searchable(master: MasterTable, code_column: str, fewest_pages: int = 2) -> bool:
+    """Whether rows can be found on pages as they lie: as below, and in key order.
+
+    Several of them, by default: to look up many tuples at a time in one page saves nothing.
+    """
+    in_order = master.layout == "key" and len(master.pages) >= fewest_pages
     return in_order and followable(master, code_column)
 
 

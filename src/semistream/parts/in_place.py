@@ -51,7 +51,8 @@ _BYTES_PER_ROW = 12 + 4
 
 def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
     """Whether pages of the master can be searched where they lie, if they are in memory."""
-    return searchable(master, shape.code_column) and isinstance(master.storage, LocalStorage)
+    on_disk = isinstance(master.storage, LocalStorage)
+    return on_disk and searchable(master, shape.code_column, fewest_pages=1)
 
 
 def in_place_bytes(shape: JoinShape, stored: pa.Schema, tuples: int, rows: int) -> int:

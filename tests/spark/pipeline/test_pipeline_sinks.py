@@ -316,7 +316,7 @@ def test_routes_and_checkpoint_have_folders_of_their_own(shop: Shop) -> None:
     for checkpoint in (out, out + "/checkpoint"):
         with pytest.raises(OptionError, match="folder elsewhere"):
             shop.pipeline(sink=out, checkpoint=checkpoint)
-    with pytest.raises(OptionError, match="checkpoint=None"):
+    with pytest.raises(OptionError, match="checkpoint is a NoneType"):
         shop.pipeline(checkpoint=None)
     with pytest.raises(OptionError, match="mapping"):
         shop.pipeline(rejected=shop.folder / "rejected", checks=["n > 0"])

@@ -24,6 +24,8 @@ _REFUSED: Final = re.compile(
     r"^(?:OSError|PermissionError|FileNotFoundError): \[Errno (\d+)\] (.+)$", re.MULTILINE
 )
 """How an error of the operating system in a Python worker shows in Spark's message."""
+_STOPPED: Final = re.compile("stopped SparkContext|SparkContext was shut down")
+"""Java was told to end, as by a signal to all processes of a service."""
 _TRIES: Final = re.compile(r" failed (\d+) times")
 _GO_ON: Final = (
     "All finished batches are written, and nothing is lost: start a pipeline with the same "
@@ -58,6 +60,8 @@ def _lost(error: BaseException, name: str) -> SemistreamError | None:
             f"Spark's Java process has ended while the pipeline {name} ran; it may have been "
             f"killed, or have run out of memory. {_GO_ON}"
         )
+    if _STOPPED.search(str(error)):
+        return SparkLostError(f"Spark was stopped while the pipeline {name} ran. {_GO_ON}")
     if _WORKER_DIED.search(str(error)):
         tries = _TRIES.search(str(error))
         often = f"; Spark tried its task {tries[1]} times" if tries and tries[1] != "1" else ""
