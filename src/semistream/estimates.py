@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -37,6 +37,20 @@ _MOMENTS: Final = {
 
 _Moments = Mapping[str, float]
 _Group = tuple[Any, ...]
+
+
+class SparkRows(Protocol):
+    """A batch DataFrame of Spark, classic or Connect."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+
+    def selectExpr(self, *expr: str) -> Any:  # noqa: N802 (Spark's name)
+        """Columns computed by SQL."""
+
+
+ArrowRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -87,13 +101,14 @@ def estimate(
         raise OptionError(f"confidence={confidence!r} must be between 0 and 1, such as 0.95.")
     chosen = Sample.of(sample)
     groups = [group_by] if isinstance(group_by, str) else list(group_by or ())
-    frame = rows if isinstance(rows, SparkRows) else _table(rows)
-    names = list(frame.columns if isinstance(frame, SparkRows) else frame.column_names)
+    frame: Any = rows if hasattr(rows, "selectExpr") else _table(rows)
+    is_arrow = isinstance(frame, pa.Table)
+    names = list(frame.column_names if is_arrow else frame.columns)
     deciding = _deciding(chosen, by)
     missing = [name for name in (*deciding, *groups, column) if name not in (*names, None)]
     if missing:
         raise OptionError(f"The result has no column {missing}; it has {names}.")
-    moments = _spark_moments if isinstance(frame, SparkRows) else _arrow_moments
+    moments = _arrow_moments if is_arrow else _spark_moments
     found = {
         group: _estimates(sums, chosen.share, confidence, column is not None)
         for group, sums in moments(frame, column, deciding, groups)
@@ -101,19 +116,6 @@ def estimate(
     if not groups:
         return found[()]
     return {group[0] if isinstance(group_by, str) else group: e for group, e in found.items()}
-
-
-@runtime_checkable
-class SparkRows(Protocol):
-    """A batch DataFrame of Spark, classic or Connect."""
-
-    columns: Any
-
-    def selectExpr(self, *expr: Any) -> Any:  # noqa: N802 (Spark's name)
-        """Columns computed by SQL."""
-
-
-ArrowRows = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]
 
 
 def _table(rows: ArrowRows) -> pa.Table:

@@ -41,9 +41,10 @@ class Sample:
 
     def __post_init__(self) -> None:
         """`OptionError` if it is no sample."""
-        share, seed, by = self.share, self.seed, self.by
+        seed, by = self.seed, self.by
+        share: object = self.share
         number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not number or not 0 < share <= 1:
+        if not number or not 0 < self.share <= 1:
             raise OptionError(f"sample={share!r} must be a share above 0 and at most 1.")
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise OptionError(f"seed={seed!r} must be a whole number from 0 on, below 2**63.")

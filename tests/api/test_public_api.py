@@ -74,7 +74,9 @@ INNER = {
         *("locator_frame_bytes", "manifest", "membership_filter", "pages", "reader", "storage"),
         *("stored_schema", "use_builder", "widest_row"),
     },
-    "Engine": {"check", "inherit", "learned", "leave"},
+    "Condition": {"master_columns"},
+    "Engine": {"check", "inherit", "learned", "leave", "use_sample"},
+    "Sample": {"of", "of_columns"},
     "JoinShape": {
         *("check_batch", "kept_schema", "key_codes", "plain", "row_codes"),
         *("true_matches", "tuple_bytes"),

@@ -1,4 +1,4 @@
-"""The Python of pages about transformations runs, and prints what the pages say."""
+"""The Python of pages under docs/ runs, and prints what the pages say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["surrogate-keys", "deduplication", "dimensions", "enrichment"]
+PAGES = ["surrogate-keys", "deduplication", "dimensions", "enrichment", "conditions", "samples"]
 
 
 @pytest.mark.slow

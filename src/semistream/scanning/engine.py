@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,8 @@ from semistream.scanning.sizing import ALGORITHM, ScanPlan, Sizing, scan_plan
 from semistream.scanning.windows import Window, windows
 
 __all__ = ["ScanEngine", "scan_engine"]
+
+_END: Final = object()
 
 
 class _ScanPlanner:
@@ -182,8 +184,8 @@ class ScanEngine(Engine):
             self._start(timed=False)
             ended = False
             try:
-                first = next(batches, None)
-                if first is not None:
+                first = next(batches, _END)
+                if first is not _END:
                     if not isinstance(first, pa.RecordBatch):
                         raise StreamSchemaError(
                             f"The stream gave a {type(first).__name__}; it must give "

@@ -140,7 +140,7 @@ class JoinTask:
         `report` is called at the end, with what the task has measured.
         """
         # To an engine an empty batch means a pause. Empty batches from Spark mean nothing.
-        filled = (batch for batch in batches if batch.num_rows)
+        filled: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
         left_out: list[int] = []
         if self.sample is not None:
             filled = sampled(filled, self.sample, left_out.append)
