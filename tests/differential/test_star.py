@@ -80,7 +80,7 @@ class RandomStar:
             values = [None if gone else key for key, gone in zip(picked, nulls, strict=True)]
             columns[f"key{i}"] = pa.array(values, one.table.schema.field(0).type)
         columns["note"] = ["s" * int(n) for n in rng.integers(0, 30, count)]
-        return pa.table(columns).combine_chunks().to_batches(max_chunksize=size)
+        return list(pa.table(columns).combine_chunks().to_batches(max_chunksize=size))
 
     def opened(self, folder: Path) -> list[ss.Lookup]:
         """The look-ups, with their masters built."""

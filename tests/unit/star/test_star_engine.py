@@ -204,7 +204,7 @@ def test_a_batch_of_another_schema_and_a_second_run_are_refused(cities: ss.Maste
     with pytest.raises(StreamSchemaError):
         list(star.run([SALES, SALES.select(["origin"])]))
     with pytest.raises(StreamSchemaError, match="it must give pyarrow"):
-        list(star.run([SALES.to_pydict()]))  # type: ignore[list-item]
+        list(star.run([SALES.to_pydict()]))
     run = star.run([SALES] * 2)
     next(run)
     with pytest.raises(OptionError, match="running already"):
