@@ -151,12 +151,14 @@ class _Curve:
     def draw(self, tuples: int, memory: int) -> None:
         """Ask the model for some points of the curve, up to so much memory, for such rounds."""
         self._points = []
-        size = self.least
+        # A master that is kept whole is a step, not a point of the curve.
+        most = self.whole - 1 if self.keeps_all(memory) else memory
+        size = min(self.least, most)
         while True:
             self._points.append((math.log(size), self._modelled(size, max(tuples, 1))))
-            if size >= memory or self._is_flat():
+            if size >= most or self._is_flat():
                 return
-            size = min(size * _POINTS_APART, memory)
+            size = min(size * _POINTS_APART, most)
 
     def _is_flat(self) -> bool:
         """Whether the last step has gained next to nothing, so that the next will not either."""
@@ -193,8 +195,6 @@ class _Curve:
             self._skew,
             self._options,
         )
-        if plan.algorithm == IN_MEMORY:
-            return self._kept_seconds()
         # With memory for next to nothing, the model of short runs has no plan.
         rate = plan.expected.rate if plan.expected else self._steady(ADAPTIVE, memory).rate
         if not plan.in_place_rows:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from semistream.arrow_arrays import to_numpy
 from semistream.metrics import Clock, Metrics
 from semistream.star.rows import BYTES_AT_WORK, BYTES_PER_ROW, Chunks, Rows, matched_tuples
-from semistream.star.shape import NUMBER, LookupShape, StarShape
+from semistream.star.shape import NUMBER, LookupShape, StarShape, named
 
 __all__ = ["FEWEST_TUPLES", "Joining", "Rounds", "StarMetrics", "round_bytes"]
 
@@ -209,7 +209,7 @@ class Rounds:
         limit = min(_LARGEST_HELD, self._tuples * (_SLACK * one.row_bytes + BYTES_PER_ROW))
         held: list[pa.RecordBatch] = []
         size = 0
-        for batch in joining.run(rows.keys(one.keys, NUMBER)):
+        for batch in _run(one, joining, rows):
             if absent is not None:
                 absent[to_numpy(batch.column(0))] = False
             added = batch.num_rows * BYTES_PER_ROW
@@ -227,6 +227,18 @@ class Rounds:
         self._runs[number] = run if before is None else Metrics.merge([before, run])
         if held or absent is not None:
             yield from self._looked_up(at + 1, _found(one, rows, held, absent))
+
+
+def _run(one: LookupShape, joining: Joining, rows: Rows) -> Iterator[pa.RecordBatch]:
+    """What a look-up finds; its errors say which one it is, and it ends when nobody asks on."""
+    run = joining.run(rows.keys(one.keys, NUMBER))
+    try:
+        with named(one.lookup):
+            yield from run
+    finally:
+        close = getattr(run, "close", None)
+        if close is not None:
+            close()
 
 
 def _found(
