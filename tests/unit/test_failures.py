@@ -127,3 +127,11 @@ def test_a_spark_that_was_stopped_is_said_to_be_stopped(text: str) -> None:
     found = explained(SparkRuntimeException(text), "shop")
     assert type(found) is SparkLostError
     assert "Spark was stopped while the pipeline shop ran" in str(found)
+
+
+def test_the_process_that_starts_workers_counts_as_one() -> None:
+    text = (
+        "Task 1 in stage 2.0 failed 1 times: java.io.IOException: Stream closed\n"
+        "\tat org.apache.spark.api.python.PythonWorkerFactory.createThroughDaemon(x.scala:1)"
+    )
+    assert "A worker process" in str(explained(SparkRuntimeException(text), "shop"))

@@ -18,7 +18,8 @@ _OURS: Final = re.compile(r"^semistream\.errors\.(\w+): (.+)$", re.MULTILINE)
 """How an error of ours that a Python worker raised shows in Spark's message."""
 _WORKER_DIED: Final = re.compile(
     r"Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|"
-    r"Executor \S+ (exited|disassociated)|Remote RPC client disassociated"
+    r"Executor \S+ (exited|disassociated)|Remote RPC client disassociated|"
+    r"api\.python\.PythonWorkerFactory"
 )
 _REFUSED: Final = re.compile(
     r"^(?:OSError|PermissionError|FileNotFoundError): \[Errno (\d+)\] (.+)$", re.MULTILINE
