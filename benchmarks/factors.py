@@ -7,10 +7,10 @@ Writes src/semistream/cost/shipped_factors.json, with two digits: more would be 
 a change of what an operation costs, and look at `git diff`: a factor that moves by more than its
 spread has a reason.
 
-Factors of pages in memory are CPU time, and other work hardly changes them. Those of direct I/O are
-times by the clock, for which the machine must be idle. If it is not, `--busy` measures single direct
-reads and takes everything else from the factors of pages in memory. Look-ups read two partitions
-at a time, so theirs cost half.
+Factors of pages in memory are CPU time, and other work hardly changes them. Those of direct I/O
+are times by the clock, for which the machine must be idle. If it is not, `--busy` measures single
+direct reads and takes everything else from the factors of pages in memory. Look-ups read two
+partitions at a time, so theirs cost half.
 """
 
 from __future__ import annotations

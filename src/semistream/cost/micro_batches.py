@@ -78,6 +78,7 @@ _RUNS: Final = 4
 """So many runs in a row must be longer or shorter before sizes are chosen again."""
 _CHANGED: Final = 2.0
 _ADAPTS: Final = 0.95
+_VARIES: Final = 1.15
 _IN_PLACE_CHUNK: Final = 0.0002
 """Seconds for a chunk that is answered in place, beside its tuples."""
 _CLEARLY: Final = 1.25
@@ -184,7 +185,9 @@ class _RunModel:
         for some in sizes:
             if without_front:
                 yield "hybridjoin", {**some, **self._fixed}
-            for percent in _FRONTS:
+            # A front stage that is shown one partition at a time costs more than it saves.
+            one_by_one = some.get("look_ups") == 0 and not self._fixed
+            for percent in () if one_by_one else _FRONTS:
                 yield ADAPTIVE, {**some, "front_percent": percent, **self._fixed}
 
     def _sizing(self, algorithm: str) -> Sizing:
@@ -264,8 +267,12 @@ class _RunModel:
 
 
 def _worth(cost: _RunCost) -> float:
-    """Its seconds; a front stage counts for more, since it adapts when the stream changes."""
-    return cost.seconds * (_ADAPTS if cost.plan.front_rows else 1.0)
+    """Its seconds; a front stage counts for more, since it adapts when the stream changes.
+
+    Partitions that are joined as a whole count for less: their times vary most.
+    """
+    worth = cost.seconds * (_ADAPTS if cost.plan.front_rows else 1.0)
+    return worth if cost.plan.look_ups else worth * _VARIES
 
 
 class MicroBatchPlanner:
