@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 class Cluster:
-    """Use it as a context manager; all its processes end with it."""
+    """A master and its workers; `close` ends all of them."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         """Start the master and the workers; files go to the folder."""

@@ -62,7 +62,7 @@ POINTS: Final = (
 IN_TASKS: Final = ("task.pages", "task.files")
 """Those that workers reach; the driver goes on."""
 SIZES: Final = [1300 if i % 3 == 1 else 250 for i in range(9)]
-LONGEST: Final = 400.0
+LONGEST: Final = 900.0
 """Seconds after which a run is taken to hang."""
 ROOT: Final = Path(__file__).parents[2]
 
@@ -80,6 +80,7 @@ class Killed:
     cluster: Cluster | None = None
     disk: SmallDisk | None = None
     is_full: bool = False
+    has_hung: bool = False
     kills: Counter[str] = field(default_factory=Counter)
     told: list[str] = field(default_factory=list)
     """What it has said of errors."""
@@ -145,7 +146,7 @@ class Killed:
         return is_done
 
     def _give_up(self, root: Process) -> None:
-        self.kills["HUNG"] += 1
+        self.has_hung = True
         for process in (*root.below(), root):
             process.kill()
 
@@ -375,6 +376,8 @@ def _full_disk(rng: random.Random, folder: Path) -> Verdict:
 
 
 def _verdict(killed: Killed, kind: str, note: str) -> Verdict:
+    if killed.has_hung and kind == FINE:
+        kind, note = UNCLEAR, f"a run did not end within {LONGEST} seconds ({note})"
     if kind != FINE:
         last = killed.log().splitlines()[-25:]
         note += f"\n{dict(killed.kills)}\n" + "\n".join(last)
