@@ -56,7 +56,7 @@ def can_step(
     """Whether compiled code can do all of it: plain keys, flat columns, files it can read.
 
     A scan needs no order of keys. And whether it pays: large partitions should be read ahead by a
-    thread. Look-ups cannot do that here; nor can scans with a front stage, which needs the memory of
+    thread. Look-ups cannot do that here; nor can scans with a front stage, which needs memory of
     the second frame for copies of rows.
     """
     if isinstance(waiting, ScanWindow):
