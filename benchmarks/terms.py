@@ -3,11 +3,11 @@
     python benchmarks/terms.py --master folder [--tuples 300000] [--memory 8MB] [--repetitions 5]
 
 The master is one that exists, with an integer key from 0 on. With io="buffered" its pages are in
-memory and searched in place; with "unmapped" tuples wait, and results come in another order. The stream has Zipf-distributed keys and is made
-beforehand, in batches of 10,000. A plain left join is the measure: each way is run beside it, in
-turns, with warm engines. CPU time of the process is reported, since it says more on a machine that
-has other work; medians of the ratios of neighbouring runs. `--shares` tries
-other shares of the memory for a round: 4 is a quarter.
+memory and searched in place; with "unmapped" tuples wait, and results come in another order. The
+stream has Zipf-distributed keys and is made beforehand, in batches of 10,000. A plain left join is
+the measure: each way is run beside it, in turns, with warm engines. CPU time of the process is
+reported, since it says more on a machine that has other work; medians of the ratios of neighbouring
+runs. `--shares` tries other shares of the memory for a round: 4 is a quarter.
 
 Writes one JSON line per way to benchmarks/results/terms.jsonl.
 """
@@ -103,8 +103,9 @@ def measured(
                 "algorithm": metrics.algorithm,
             }
         )
-        spent, ratio = lines[-1]["cpu_seconds"], lines[-1]["ratio_to_left"]
-        print(f"{io} 1/{share}  {name:24} {spent:8.3f} s  × {ratio}", flush=True)
+        line = lines[-1]
+        told = f"{line['cpu_seconds']} s  × {line['ratio_to_left']}"
+        print(f"{io} 1/{share}  {name:24} {told}", flush=True)
     return lines
 
 

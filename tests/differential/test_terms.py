@@ -42,7 +42,9 @@ class Pair(NamedTuple):
 
 
 def _enough(pair: Pair) -> bool:
-    return None not in (pair.quantity, pair.least) and pair.quantity >= pair.least  # type: ignore
+    if pair.quantity is None or pair.least is None:
+        return False
+    return pair.quantity >= pair.least
 
 
 def _other(pair: Pair) -> bool:
@@ -75,7 +77,8 @@ class Data:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
-        keys, rows = int(rng.integers(1, 50)), []
+        keys = int(rng.integers(1, 50))
+        rows: list[tuple[int, int | None, int | None]] = []
         for key in range(keys):
             at = int(rng.integers(0, 5))
             for _ in range(int(rng.integers(1, 5))):
@@ -121,7 +124,7 @@ class Data:
     def batches(self) -> list[pa.RecordBatch]:
         """The stream, in batches, some of them empty."""
         size = int(self.rng.choice([1, 7, 64, 1000]))
-        found = self.stream.combine_chunks().to_batches(max_chunksize=size)
+        found = list(self.stream.combine_chunks().to_batches(max_chunksize=size))
         if len(found) > 2:
             found.insert(1, found[0].slice(0, 0))
         return found

@@ -275,6 +275,34 @@ def test_what_cannot_be_is_refused_before_anything_starts(
         ss.join(spark.createDataFrame(stream), master, on="id", memory="16MB", **terms)
 
 
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_a_pipeline_gives_each_tuple_once(
+    spark: SparkSession, build: Build, tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    text = "\n".join(f'{{"id": {i % 5}, "n": {i}}}' for i in range(40))
+    (tmp_path / "in" / "0.json").write_text(text)
+    rows = pa.table({"id": [0, 0, 0, 1, 1, 2], "least": [0, 9, 9, 20, 30, 99]})
+    pipeline = ss.Pipeline(
+        spark.readStream.schema("id long, n long").json(str(tmp_path / "in")),
+        build(rows),
+        on="id",
+        how=how,
+        sink=str(tmp_path / "out"),
+        checkpoint=tmp_path / "checkpoint",
+        memory="4MB",
+        where="n >= least",
+        trigger="availableNow",
+    ).start()
+    pipeline.await_termination()
+    found = spark.read.parquet(str(tmp_path / "out")).select("id", "n").toArrow()
+    matched = {n for n in range(40) if n % 5 == 0 or (n % 5 == 1 and n >= 20)}
+    wanted = matched if how == "semi" else {*range(40)} - matched
+    assert_same_rows(found, [(n % 5, n) for n in wanted])
+    counts = pipeline.status().counts
+    assert (counts.joined, counts.unmatched) == (len(matched), 40 - len(matched))
+
+
 def test_a_pipeline_joins_on_terms(spark: SparkSession, build: Build, tmp_path: Path) -> None:
     """Unmatched are tuples without a row that passes; names in conditions are the user's."""
     (tmp_path / "in").mkdir()

@@ -59,6 +59,8 @@ class HeldResults:
         self._runs: list[IO[bytes]] = []
         self.spilled = 0
         """Bytes that were written to files."""
+        self.added = 0
+        """Bytes that were added."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Hold these rows."""
@@ -68,6 +70,7 @@ class HeldResults:
             self.add(batch.slice(0, half))
             self.add(batch.slice(half))
             return
+        self.added += size
         if self._bytes + size > self._limit and self._batches:
             self._make_room(size)
         self._take(batch, size)

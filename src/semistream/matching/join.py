@@ -31,6 +31,16 @@ _DECODED_ROWS: Final = 4096
 """Rows at a time where dictionaries and views are decoded."""
 
 
+_HELD_ROW: Final = 24
+"""Bytes of a result that waits, beside its columns."""
+_GUESSED: Final = 1.25
+"""Before a round has shown it, results may be so much wider than master rows on disk."""
+_FILLED: Final = 0.9
+_FEWEST: Final = 256
+"""A round has so many tuples, even if their results do not fit the memory."""
+_ANY: Final = 1 << 31
+
+
 class PairFinder(Protocol):
     """What finds pairs with equal keys: an engine, or something that runs engines."""
 
@@ -105,6 +115,7 @@ class Matching:
         self.finder: PairFinder | None = None
         """What finds the pairs; None before the first run."""
         self._legacy: Legacy | None = None
+        self._held_per_tuple = 0.0
         self._budget = MemoryBudget(memory)
         self._begin()
 
@@ -263,6 +274,7 @@ class Matching:
         if legacy is not None:
             finder.inherit(legacy)
         self._resolved, self.finder, self._sized = resolved, finder, _Sized(shares, widest)
+        self._held_per_tuple = _GUESSED * (self._average_row(resolved) + _HELD_ROW)
         self._budget = MemoryBudget(shares.round)
         self._budget.grant("round output").take(shares.piece)
         return resolved
@@ -303,12 +315,14 @@ class Matching:
         """Tuples are held until all their pairs are known."""
         grant = self._budget.grant("round tuples")
         held: list[pa.RecordBatch] = []
+        rows = 0
         try:
             for piece in self._pieces(resolved, stream):
-                size = _bytes(piece)
-                if held and (not piece.num_rows or grant.bytes + size > self._room(resolved)):
+                size, rows = _bytes(piece), rows + piece.num_rows
+                is_full = grant.bytes + size > self._room(resolved) or rows > self._most(resolved)
+                if held and (not piece.num_rows or is_full):
                     yield from self._round(resolved, held, grant)
-                    held = []
+                    held, rows = [], piece.num_rows
                 if piece.num_rows:
                     grant.take(size)
                     held.append(piece)
@@ -334,6 +348,8 @@ class Matching:
         finally:
             joining.close()
         self._settle(joining, joining.count)
+        seen = joining.held_bytes / joining.count
+        self._held_per_tuple = max(seen, self._held_per_tuple / 2)
         grant.give(grant.bytes)
 
     def _found(self, joining: Round, tuples: _Batches) -> _Batches:
@@ -363,6 +379,17 @@ class Matching:
         assert self.shares is not None
         return self.shares.tuples // 2 if resolved.emits_pairs else self.shares.tuples
 
+    def _most(self, resolved: Resolved) -> int:
+        """The most tuples of a round whose results are to wait in memory, going by those before.
+
+        As of a time, results that are of no use are dropped.
+        """
+        assert self.shares is not None
+        if not resolved.holds_results or resolved.terms.as_of is not None:
+            return _ANY
+        most = int(_FILLED * (self.shares.results // 2) / max(self._held_per_tuple, 1.0))
+        return max(most, _FEWEST)
+
     def _pieces(self, resolved: Resolved, stream: _Batches) -> _Batches:
         """The stream, decoded, in pieces that fit a round; an empty one is a pause."""
         room = self._room(resolved)
@@ -371,7 +398,9 @@ class Matching:
             if not batch.num_rows:
                 yield batch
             for start in range(0, batch.num_rows, step):
-                yield from _fitting(resolved.plain(batch.slice(start, step)), room, self._memory)
+                part, most = resolved.plain(batch.slice(start, step)), self._most(resolved)
+                for first in range(0, part.num_rows, most):
+                    yield from _fitting(part.slice(first, most), room, self._memory)
 
 
 def _first(stream: _Batches) -> _Batches:

@@ -110,6 +110,11 @@ class Round:
         """The tuples for the engine: the columns that pairs need, and their numbers."""
         return iter(Numbered(self._resolved, iter(self._batches), self.count))
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of results that had to wait."""
+        return 0 if self._held is None else self._held.added
+
     def close(self) -> None:
         """Let go of held results."""
         if self._held is not None:
@@ -237,8 +242,17 @@ class Round:
         condition = self._resolved.condition
         if condition is not None and pairs.num_rows:
             pairs = condition.passing(pairs)
+        if self._resolved.terms.once:
+            pairs = self._first(pairs)
         self._matched[_numbers(pairs)] = True
         return pairs
+
+    def _first(self, pairs: pa.RecordBatch) -> pa.RecordBatch:
+        """One pair for each tuple that had none."""
+        numbers = _numbers(pairs)
+        is_first = np.zeros(len(numbers), np.bool_)
+        is_first[np.unique(numbers, return_index=True)[1]] = True
+        return _where(pairs, is_first & ~self._matched[numbers])
 
     def _chosen(self, chosen: NDArray[np.bool_]) -> _Batches:
         """The tuples that are chosen, with the stream's columns only."""

@@ -40,6 +40,8 @@ class Terms:
     preserve_order: bool = False
     known_as: tuple[tuple[str, str], ...] = ()
     """Stream columns and the names by which the user knows them, where these are others."""
+    once: bool = False
+    """Of a left join: whether a tuple is given once, with any one of its rows."""
 
     @classmethod
     def of(

@@ -158,17 +158,18 @@ def join_task(
     metrics: Location | None = None,
     learned: Location | None = None,
     known_as: Mapping[str, str] | None = None,
+    once: bool = False,
     **options: Option,
 ) -> tuple[JoinTask, StructType]:
     """What each task of a join does, after all checks, and the schema of the result.
 
     It serves every frame with the columns of `df`, after `placed`. Arguments are those of `join`;
-    `known_as` has columns of `df` that conditions name otherwise.
+    `known_as` has columns of `df` that conditions name otherwise; with `once`, a left join gives
+    each tuple once, with any one of its rows.
     """
     check_frame(df, freshness)
     _check(shuffle, options)
     terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
-    terms = replace(terms, known_as=tuple((known_as or {}).items()))
     if isinstance(on, Condition):
         terms.refuse_all_but_how(on)
         return _condition_task(
@@ -188,6 +189,7 @@ def join_task(
             pinned=freshness == "pinned",
             metrics=metrics,
         )
+    terms = replace(terms, known_as=tuple((known_as or {}).items()), once=once)
     may_broadcast = algorithm == AUTO and not options and freshness == "pinned"
     chosen: dict[str, Any] = dict(options)
     given: dict[str, Any] = {"on": on, "memory": memory, "io": io, "columns": columns}

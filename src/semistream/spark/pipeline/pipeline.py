@@ -39,6 +39,7 @@ from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.routes import Retry
 from semistream.spark.pipeline.settings import (
+    check_no_columns,
     check_source,
     checkpoint_folder,
     rejecting_checks,
@@ -127,7 +128,9 @@ class Pipeline:
             checkpoint: a folder of its own, which driver and executors reach. A pipeline with the
                 same folder goes on where the last one was, whatever stopped it.
             memory: the budget of each task, as bytes or "64MB".
-            how: "left" to emit unmatched tuples with nulls, "inner" to leave them out.
+            how: "left" to emit unmatched tuples with nulls, "inner" to leave them out; "semi" to
+                emit the tuples that have a master row, each once and without its columns, "anti"
+                to emit those that have none.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
             where: a condition beside equal keys, as in `ss.engine`; a tuple without a row that
@@ -165,6 +168,9 @@ class Pipeline:
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
         more: dict[str, Any] = dict(options)
+        if how in ("semi", "anti"):
+            check_no_columns(how, columns)
+            columns, more["once"] = [], True
         more |= {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
         self._steps = checked_steps(steps)
         stream = after_steps(source, self._steps)

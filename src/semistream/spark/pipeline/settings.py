@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -16,6 +16,7 @@ from semistream.spark.pipeline.routes import parse_duration
 from semistream.spark.pipeline.stage_task import REASON
 
 __all__ = [
+    "check_no_columns",
     "check_source",
     "checkpoint_folder",
     "rejecting_checks",
@@ -37,6 +38,15 @@ def check_source(source: object) -> None:
         raise OptionError(
             "source belongs to a Spark Connect session, whose foreachBatch runs away from this "
             "process. Use a classic session, or ss.join with a sink of Spark's own."
+        )
+
+
+def check_no_columns(how: str, columns: Sequence[str] | None) -> None:
+    """Raise if a join that gives no columns of the master is to give some."""
+    if columns:
+        raise OptionError(
+            f"columns={list(columns)!r} are the master's, and how={how!r} gives the stream's only. "
+            "Leave columns out."
         )
 
 
