@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from semistream.errors import (
     MasterNotFoundError,
     OptionError,
 )
-from semistream.relation import Frame, MasterTable, master_table
+from semistream.relation import Frame, MasterTable, key_table, master_table
 from semistream.relation.storage import RemoteStorage, Storage, is_uri, storage_at
 from semistream.testing import assert_same_rows, checked_run, oracle_join
 
@@ -271,3 +272,27 @@ def test_another_writers_manifest_in_the_place_is_told(
 def test_storages_are_told_apart(tmp_path: Path) -> None:
     assert isinstance(storage_at("s3://bucket/r?region=us-east-1"), RemoteStorage)
     assert not isinstance(storage_at(str(tmp_path)), RemoteStorage)
+
+
+@pytest.mark.service
+def test_writers_of_a_key_table_on_s3(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without the turns that processes of one machine take.
+    monkeypatch.setattr(key_table, "_LONGEST_TURN", 0.0)
+    uri = bucket.format("keys")
+    ss.key_table(uri, key={"id": "string"}, surrogate="k")
+    answers: dict[str, set[int]] = {}
+
+    def ask(writer: int) -> None:
+        random = np.random.default_rng(writer)
+        for _ in range(4):
+            keys = [f"key {i}" for i in random.integers(0, 40, 10)]
+            numbers = key_table.assigned(uri, [pa.array(keys)], ["id"]).tolist()
+            for key, number in zip(keys, numbers, strict=True):
+                answers.setdefault(key, set()).add(number)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(ask, range(3)))
+    assert all(len(numbers) == 1 for numbers in answers.values())
+    table = {row["id"]: row["k"] for row in stored(MasterTable.open(uri)).to_pylist()}
+    assert table == {key: number for key, (number,) in answers.items()}
+    assert len(set(table.values())) == len(table) > 30
