@@ -178,7 +178,8 @@ def _shed_fault(folder: Path) -> str:
     found = _recovered(folder / "shed")
     if found != sorted(found):
         return WRONG
-    if len(set(found)) < len(found) or min(found, default=0) < _after(journal.of("struck")):
+    done = _after(journal.of("struck"))
+    if len(set(found)) < len(found) or any(n < done for n in found):
         return TWICE
     sure = {n for number in journal.of("kept") for n in range(number * ROWS, (number + 1) * ROWS)}
     sure = {n for n in sure if n >= _after(journal.of("striking"))}
