@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--io", nargs="*", default=["buffered", "unmapped"])
     parser.add_argument("--shares", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--append", action="store_true", help="keep the results of other runs")
     args = parser.parse_args()
     master = ss.MasterTable.open(args.master)
     stream = sales(master, args.tuples, args.exponent)
@@ -135,7 +136,7 @@ def main() -> None:
         for share in args.shares
         for line in measured(master, stream, args, share, io)
     ]
-    write_results(RESULTS / "terms.jsonl", lines, machine(ss.__version__))
+    write_results(RESULTS / "terms.jsonl", lines, machine(ss.__version__), append=args.append)
 
 
 if __name__ == "__main__":
