@@ -18,10 +18,10 @@ import pytest
 import semistream as ss
 from tests.recovery.conftest import Process
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-FILES, ROWS = 10, 200
+FILES, ROWS = 6, 200
 KILLS = ["worker", "driver"]
 
 

@@ -102,3 +102,14 @@ def test_errors(spark: SparkSession, build: Build, options: dict[str, Any], matc
         frame = frame.withColumn(options.pop("rename"), F.lit(1))
     with pytest.raises(OptionError, match=match):
         ss.split_new(frame, master, on="id", **options)
+
+
+def test_a_path_in_place_of_a_master(spark: SparkSession) -> None:
+    frame: Any = spark.createDataFrame([(1, "a")], "id long, name string")
+    path: Any = "products.master"
+    frames: Any = [frame]
+    for transform in (ss.split_new, ss.deduplicate):
+        with pytest.raises(OptionError, match=r"master is a str.*MasterTable\.open"):
+            transform(frame, path, on="id")
+        with pytest.raises(OptionError, match="df is a list"):
+            transform(frames, path, on="id")

@@ -19,7 +19,7 @@ from semistream.errors import OptionError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.columns import column
-from semistream.spark.transformations.look_up import beside
+from semistream.spark.transformations.look_up import beside, check_sides
 
 __all__ = ["CHANGE", "Compare", "compared_columns", "split_new"]
 
@@ -59,6 +59,7 @@ def split_new(
             a task starts.
         io: "buffered", "unmapped" or "direct", as in `engine`.
     """
+    check_sides(df, master)
     if CHANGE in df.columns:
         raise OptionError(f"The stream has a column {CHANGE!r} already. Rename it.")
     key = resolve_on(on, master.key, df.columns)

@@ -29,7 +29,7 @@ from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable, shard_of
 from semistream.spark.columns import column
 from semistream.spark.schema import stream_schema
-from semistream.spark.transformations.look_up import LookUp, looked_up
+from semistream.spark.transformations.look_up import LookUp, check_sides, looked_up
 
 __all__ = ["Firsts", "deduplicate"]
 
@@ -70,6 +70,7 @@ def deduplicate(
             a task starts.
         io: "buffered", "unmapped" or "direct", as in `engine`.
     """
+    check_sides(df, master)
     look_up, _ = looked_up(df, master, on, [], memory=memory, freshness=freshness, io=io)
     key = tuple(resolve_on(on, master.key, df.columns).values())
     _check_order(df, first_by)

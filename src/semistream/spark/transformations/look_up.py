@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from semistream.errors import OptionError
+from semistream.errors import OptionError, SemistreamError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.columns import PREFIX, column
 from semistream.spark.join import JoinTask, join_task
 
-__all__ = ["LookUp", "beside", "looked_up"]
+__all__ = ["LookUp", "beside", "check_sides", "looked_up"]
 
 
 def _place(number: int) -> str:
@@ -46,6 +46,17 @@ class LookUp:
         return pa.RecordBatch.from_arrays(columns, names=list(self.names))
 
 
+def check_sides(df: object, master: object) -> None:
+    """Raise unless these are a Spark DataFrame and a master table."""
+    if not isinstance(df, DataFrame):
+        raise OptionError(f"df is a {type(df).__name__}; it must be a Spark DataFrame.")
+    if not isinstance(master, MasterTable):
+        raise OptionError(
+            f"master is a {type(master).__name__}; it must be a master table. Open one with "
+            "ss.MasterTable.open(path)."
+        )
+
+
 def looked_up(
     df: DataFrame, master: MasterTable, on: On, columns: list[str], **options: Any
 ) -> tuple[LookUp, StructType]:
@@ -54,8 +65,7 @@ def looked_up(
     Its columns are the stream's under other names, then `columns` of the master, and last the
     master's first key column, which is null if there is no master row. Options are those of `join`.
     """
-    # This call has the stream's own names, for its messages.
-    join_task(df, master, on=on, how="left", columns=[], **options)
+    resolve_on(on, master.key, df.columns)
     taken = [name for name in (*df.columns, *master.schema.names) if name.startswith(PREFIX)]
     if taken:
         raise OptionError(f"The names of {taken} are kept for semistream. Rename these columns.")
@@ -64,14 +74,14 @@ def looked_up(
     places = {name: _place(i) for i, name in enumerate(df.columns)}
     pairs = {places[name]: key for key, name in resolve_on(on, master.key).items()}
     wanted = [name for name in columns if name != master.key[0]]
-    task, schema = join_task(
-        df.toDF(*places.values()),
-        master,
-        on=pairs,
-        how="left",
-        columns=[*wanted, master.key[0]],
-        **options,
-    )
+    renamed = df.toDF(*places.values())
+    added = [*wanted, master.key[0]]
+    try:
+        task, schema = join_task(renamed, master, on=pairs, how="left", columns=added, **options)
+    except SemistreamError:
+        # Most likely this fails too, and its message has the stream's own names.
+        join_task(df, master, on=on, how="left", columns=[], **options)
+        raise
     return LookUp(task, tuple(df.columns)), schema
 
 
