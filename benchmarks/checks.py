@@ -124,7 +124,8 @@ def _check_all(
         if page_check.sound_page(at, index.length[page], rows, widths, found):
             values = at + found[2] + load_8(at + found[1] + page_check.values_at(widths, column))
             wide = widths[column] == 8
-            sound += page_check.sound_codes(values, wide, rows, index.first[page], index.last[page])
+            ends = index.first[page], index.last[page]
+            sound += page_check.sound_codes(values, wide, rows, *ends, True)
     return sound
 
 
