@@ -218,6 +218,10 @@ class CostModel:
             if together > 1:
                 state = steady_state(entering, front.slots, round(2 * together), at_once)
         reads = missed * state.reads
+        if plan.look_ups and reads:
+            # A partition with more wanted rows than a set has room for is read again for the rest.
+            found = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+            reads = max(reads, missed * self._codes(plan, front, missed, state) / found)
         rows = self.master.row_count / self._partitions(plan)
         probes = reads * (1 + plan.pinned_in_disk_buffer) * rows
         in_key_order, read = self.master.layout == "key", self._read(reads, plan.partition_pages)
