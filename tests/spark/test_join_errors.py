@@ -25,7 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such key": ({"on": "nope"}, errors.KeyColumnError, "stream has no column"),
     "not in the stream": ({"on": {"nope": "id"}}, errors.KeyColumnError, r"no column \['nope'\]"),
     "algorithm": ({"algorithm": "fastjoin"}, errors.UnknownAlgorithmError, "inlj, meshjoin"),
-    "how": ({"how": "outer"}, errors.OptionError, '"inner" or "left"'),
+    "how": ({"how": "outer"}, errors.OptionError, '"inner", "left", "semi", "anti"'),
     "io": ({"io": "magic"}, errors.OptionError, "buffered"),
     "memory": ({"memory": "1KB"}, errors.BudgetError, "the least is [0-9,]+ bytes"),
     "memory as text": ({"memory": "much"}, errors.SemistreamError, "much"),

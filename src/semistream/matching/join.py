@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.budget import Grant, MemoryBudget
@@ -39,6 +40,7 @@ _FILLED: Final = 0.9
 _FEWEST: Final = 256
 """A round has so many tuples, even if their results do not fit the memory."""
 _ANY: Final = 1 << 31
+_NO_COLUMNS: Final = np.zeros(1, np.int64)
 
 
 class PairFinder(Protocol):
@@ -314,15 +316,20 @@ class Matching:
     def _in_rounds(self, resolved: Resolved, stream: _Batches) -> _Batches:
         """Tuples are held until all their pairs are known."""
         grant = self._budget.grant("round tuples")
+        assert self.shares is not None
         held: list[pa.RecordBatch] = []
-        rows = 0
+        rows, columns = 0, _NO_COLUMNS
         try:
             for piece in self._pieces(resolved, stream):
                 size, rows = _bytes(piece), rows + piece.num_rows
-                is_full = grant.bytes + size > self._room(resolved) or rows > self._most(resolved)
-                if held and (not piece.num_rows or is_full):
+                own = np.array([column.nbytes for column in piece.columns])
+                columns = columns + own
+                # While tuples are put together, a column of them is there twice.
+                copied = int(columns.max()) if resolved.emits_pairs else 0
+                is_full = grant.bytes + size + copied > self.shares.tuples
+                if held and (is_full or not piece.num_rows or rows > self._most(resolved)):
                     yield from self._round(resolved, held, grant)
-                    held, rows = [], piece.num_rows
+                    held, rows, columns = [], piece.num_rows, own
                 if piece.num_rows:
                     grant.take(size)
                     held.append(piece)
@@ -375,7 +382,7 @@ class Matching:
         self._unmatched += count - joined
 
     def _room(self, resolved: Resolved) -> int:
-        """The most bytes of a round's tuples; half is for their copy, if there is one."""
+        """The most bytes of a piece: with the copy of a column, if there is one, it fits."""
         assert self.shares is not None
         return self.shares.tuples // 2 if resolved.emits_pairs else self.shares.tuples
 
