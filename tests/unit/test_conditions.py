@@ -40,7 +40,8 @@ def stream(*values: int | None) -> pa.RecordBatch:
 
 
 def engine(master: ss.MasterTable, **terms: Any) -> ss.Engine:
-    return ss.engine(master, **({"on": ON, "memory": "1MB"} | terms))
+    wanted: dict[str, Any] = {"on": ON, "memory": "1MB"} | terms
+    return ss.engine(master, **wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """`python -m semistream.cli.small_joins IO KEY…`: joins whose only purpose is what they compile.
 
 Kernels are compiled when a join first needs them, for the types that it has. These joins are of the
-kinds that algorithm="auto" chooses. Prints the name of each kernel when it has been compiled.
+kinds that algorithm="auto" chooses, and ranges. Prints the name of each kernel when it has been
+compiled.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.relation import MasterTable
+from semistream.scanning.conditions import between
+from semistream.scanning.engine import scan_engine
 from semistream.workload import products
 
 _JOINS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -55,6 +58,10 @@ def _small_joins(io: str, keys: list[str]) -> None:
                 for _ in engine.run(iter([few] * 3)):
                     pass
                 engine.close()
+            terms["on"] = between(*["product_id"] * 3)
+            with scan_engine(master, **terms) as scan:
+                for _ in scan.run([batch]):
+                    pass
 
 
 def _tell_compiled() -> None:
