@@ -88,7 +88,7 @@ def test_reads_are_timed_by_size_and_order(masters: Masters) -> None:
 
 def test_a_stopwatch_leaves_out_what_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, waits = [0.0], [{1: 2_000_000_000}]
-    monkeypatch.setattr(read_costs_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(read_costs_module, "_waits", lambda: waits[0])
     watch = read_costs_module.Stopwatch("direct")
     clock[0], waits[0] = 10.0, {1: 3_000_000_000, 2: 4_000_000_000}
