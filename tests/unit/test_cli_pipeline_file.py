@@ -62,7 +62,8 @@ def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path: Path) -> 
     assert (found.sink.format, found.sink.table) == ("delta", "sales")
     assert found.deferred is not None
     assert found.deferred.path == "checkpoints/deferred"
-    assert found.spark == {"spark.driver.memory": "4g"}
+    assert found.settings == {"spark.driver.memory": "4g"}
+    assert found.connectors == ["kafka", "delta"]
 
 
 @pytest.mark.parametrize("on", ['"id"', '["a", "b"]', '{ sale = "id" }'])

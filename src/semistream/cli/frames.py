@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from semistream.errors import OptionError, SemistreamError, SourceError, SparkLostError
-from semistream.relation.storage import harmless, scrubbed, without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +64,8 @@ def file_format(path: str) -> str:
     if not suffix:
         return "parquet"
     if suffix not in _FORMATS:
+        from semistream.relation.storage import without_secrets
+
         raise OptionError(
             f"{without_secrets(path)} ends in {suffix!r}, which stands for no format here. Use "
             f"one of: {', '.join(_FORMATS)}; a folder of Parquet files needs no suffix."
@@ -74,6 +75,8 @@ def file_format(path: str) -> str:
 
 def read_frame(path: str) -> DataFrame:
     """The rows of a file, or of a folder of files, as Spark reads them."""
+    from semistream.relation.storage import without_secrets
+
     form = file_format(path)
     reader = spark_session().read.format(form)
     if form == "csv":
@@ -87,6 +90,8 @@ def spark_errors(what: str) -> Iterator[None]:
     """Turn Spark's exceptions into an error of one line."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError
     from pyspark.errors import PySparkException
+
+    from semistream.relation.storage import harmless
 
     try:
         yield
@@ -105,6 +110,8 @@ def spark_errors(what: str) -> Iterator[None]:
 
 def _said(message: str) -> str:
     """The part of Spark's message that helps a user: the last line, if it is a traceback."""
+    from semistream.relation.storage import scrubbed
+
     text = message.partition("JVM stacktrace:")[0].partition("Driver stacktrace:")[0].strip()
     lines = [line for line in text.splitlines() if line.strip() and not _OF_JAVA.match(line)]
     text = "\n".join(lines)

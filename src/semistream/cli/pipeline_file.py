@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from semistream.budget import parse_memory
 from semistream.errors import OptionError, PipelineFileError
-from semistream.relation.storage import scrubbed
 
 __all__ = ["PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
 
@@ -262,6 +261,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return value
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     words = dict.fromkeys(_WORDS[_plain(kind)] for kind in kinds)
+    from semistream.relation.storage import scrubbed
+
     raise PipelineFileError(f"{where} is {scrubbed(repr(value))}; give {' or '.join(words)}.")
 
 

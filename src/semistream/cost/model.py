@@ -50,6 +50,9 @@ class _Front(NamedTuple):
     slots: int
 
 
+_NO_FRONT = _Front(0, 0.0, 0)
+
+
 class CompiledCalls(NamedTuple):
     """How many calls compiled steps take.
 
@@ -61,14 +64,24 @@ class CompiledCalls(NamedTuple):
     master: MasterTable
     sample: pa.RecordBatch
 
-    def number(self, plan: JoinPlan, missed: float, matches: float, iterations: float) -> float:
-        """For so many tuples that miss the front stage, result rows of theirs, and iterations."""
+    def number(
+        self,
+        plan: JoinPlan,
+        missed: float,
+        matches: float,
+        iterations: float,
+        shown: float = 0.5,
+    ) -> float:
+        """For so many tuples that miss the front stage, result rows of theirs, and iterations.
+
+        A front stage sees the part `shown` of all partitions.
+        """
         learns = plan.front_rows and plan.admission != "pinned"
         # At the end of a chunk a piece is half full, and half of the partitions have nothing new.
         return (
             matches / self._rows_of_piece(plan)
             + missed / plan.stream_chunk_rows / 2
-            + (iterations / 2 if learns else 0.0)
+            + (iterations * shown if learns else 0.0)
         )
 
     def _rows_of_piece(self, plan: JoinPlan) -> int:
@@ -196,7 +209,7 @@ class CostModel:
             partition_probes=reads,
             **self._tuples(plan, missed),
             iterations=reads,
-            **self._compiled(plan, missed, reads, scans=True),
+            **self._compiled(plan, front, reads, scans=True),
         )
         return operations, per_step * cycle
 
@@ -241,7 +254,7 @@ class CostModel:
             partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
             **self._tuples(plan, missed),
             iterations=reads / together,
-            **self._compiled(plan, missed, reads),
+            **self._compiled(plan, front, reads),
         )
         return operations, state.waiting
 
@@ -265,7 +278,7 @@ class CostModel:
             partition_probes=plan.pinned_partitions / plan.stream_slots,
             **self._tuples(plan, 1.0),
             iterations=1 / plan.stream_slots,
-            **self._compiled(plan, 1.0, 1 / plan.stream_slots),
+            **self._compiled(plan, _NO_FRONT, 1 / plan.stream_slots),
         )
         return operations, plan.stream_slots / 2
 
@@ -297,15 +310,17 @@ class CostModel:
         }
 
     def _compiled(
-        self, plan: JoinPlan, missed: float, iterations: float, *, scans: bool = False
+        self, plan: JoinPlan, front: _Front, iterations: float, *, scans: bool = False
     ) -> dict[str, float]:
         """What compiled steps do, if partitions are joined by them."""
         pages = plan.partition_pages
         if plan.look_ups or not is_for_steps(self.master, self.shape, pages, scans=scans):
             return {}
+        missed = 1 - front.hits
         matches = missed * self.master.row_count / self.popularity.keys
         calls = CompiledCalls(self.shape, self.master, self.sample)
-        number = calls.number(plan, missed, matches, iterations)
+        # More skew gives more hits, and more partitions with a key that is worth keeping.
+        number = calls.number(plan, missed, matches, iterations, front.hits**0.5)
         return {"compiled_iterations": iterations, "compiled_calls": number}
 
     def _partitions(self, plan: JoinPlan) -> int:
