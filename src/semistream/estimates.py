@@ -101,13 +101,19 @@ def estimate(
         raise OptionError(f"confidence={confidence!r} must be between 0 and 1, such as 0.95.")
     chosen = Sample.of(sample)
     groups = [group_by] if isinstance(group_by, str) else list(group_by or ())
-    frame: Any = rows if hasattr(rows, "selectExpr") else _table(rows)
+    deciding = _deciding(chosen, by)
+    asked = [*deciding, *groups, *([] if column is None else [column])]
+    frame: Any = rows if hasattr(rows, "selectExpr") else _table(rows, asked)
     is_arrow = isinstance(frame, pa.Table)
     names = list(frame.column_names if is_arrow else frame.columns)
-    deciding = _deciding(chosen, by)
     missing = [name for name in (*deciding, *groups, column) if name not in (*names, None)]
     if missing:
         raise OptionError(f"The result has no column {missing}; it has {names}.")
+    if is_arrow and column is not None and not _is_number(frame.schema.field(column).type):
+        raise OptionError(
+            f"The column {column!r} has the type {frame.schema.field(column).type}, which cannot "
+            "be added up. Name a column of numbers."
+        )
     moments = _arrow_moments if is_arrow else _spark_moments
     found = {
         group: _estimates(sums, chosen.share, confidence, column is not None)
@@ -118,13 +124,26 @@ def estimate(
     return {group[0] if isinstance(group_by, str) else group: e for group, e in found.items()}
 
 
-def _table(rows: ArrowRows) -> pa.Table:
+def _table(rows: ArrowRows, asked: Sequence[str]) -> pa.Table:
+    """The rows; a join that had no tuple gives no batch, and so no row with the columns asked."""
+    given: object = rows
+    if not isinstance(given, pa.Table | pa.RecordBatch | Iterable):
+        raise OptionError(
+            f"rows is a {type(given).__name__}; give the result of a join: Arrow data or a Spark "
+            "DataFrame."
+        )
     if isinstance(rows, pa.Table):
         return rows
     batches = [rows] if isinstance(rows, pa.RecordBatch) else list(rows)
     if not batches:
-        raise OptionError("The result has no batch, so its columns are unknown.")
+        return pa.table({name: pa.nulls(0) for name in asked})
     return pa.Table.from_batches(batches)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    return any(test(kind) for test in of_numbers)
 
 
 def _deciding(sample: Sample, by: Sequence[str] | None) -> list[str]:

@@ -65,7 +65,7 @@ def main(folder: Path, master: str) -> None:
         # So short that some tuples of every batch are deferred.
         batch_target="50ms",
         trigger="availableNow",
-        metrics=folder / "lines",
+        metrics=folder / "lines.jsonl",
     ).start()
     pipeline.await_termination()
     print("done", flush=True)

@@ -88,7 +88,7 @@ def read_frame(path: str) -> DataFrame:
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
     """Turn Spark's exceptions into an error of one line."""
-    from py4j.protocol import Py4JJavaError, Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     from semistream.relation.storage import harmless
@@ -101,7 +101,7 @@ def spark_errors(what: str) -> Iterator[None]:
         # Errors without a Python class in Spark, such as an unknown format.
         said = str(error.java_exception.getMessage())
         raise SourceError(f"{what}: Spark says: {_said(said)}") from harmless(error)
-    except (Py4JNetworkError, ConnectionError) as error:
+    except (Py4JError, ConnectionError) as error:
         raise SparkLostError(
             f"{what}: Spark's Java process has ended; it may have been killed, or have run out of "
             "memory. Run it again."

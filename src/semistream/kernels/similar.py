@@ -35,19 +35,14 @@ _CLASS = np.uint64(LENGTHS - 1)
 _HASH = np.uint64((1 << 41) - LENGTHS)
 """A token is a gram's rank, 29 bits of its hash, and the length of its text."""
 _MOST_COUNT = (1 << 22) - 1
+_ROUNDED = 1e-9
+"""More than products of a share and a length are rounded by, and less than one edit."""
 
 
 @kernel
 def most_edits(length: int, at_least: float) -> int:
-    """The most edits d with 1 − d / length >= at_least."""
-    if length == 0:
-        return 0
-    edits = int((1.0 - at_least) * length)
-    while edits < length and 1.0 - (edits + 1) / length >= at_least:
-        edits += 1
-    while edits > 0 and 1.0 - edits / length < at_least:
-        edits -= 1
-    return edits
+    """The most edits d with 1 − d / length >= at_least, as if numbers were not rounded."""
+    return min(length, int(length - at_least * length + _ROUNDED))
 
 
 @kernel

@@ -51,11 +51,14 @@ class ExpressionCondition:
                 f"{columns.master.names}."
             ) from error
         known = tuple(columns.find(place.name) for place in needed)
-        inside = {place.inside: place.name for place in known}
+        inside, text = {place.inside: place.name for place in known}, self.text
 
         def passing(pairs: pa.RecordBatch) -> pa.RecordBatch:
             names = [inside.get(name, f"{i}#") for i, name in enumerate(pairs.schema.names)]
-            found = pairs.rename_columns(names).filter(expression)
+            try:
+                found = pairs.rename_columns(names).filter(expression)
+            except pa.ArrowException as error:
+                raise OptionError(f"where={text} cannot be computed: {error}.") from error
             return found.rename_columns(pairs.schema.names)
 
         return BoundCondition(known, passing)

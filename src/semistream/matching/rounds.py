@@ -189,7 +189,8 @@ class Round:
         self._tied[numbers[after > before]] = False
         latest = begin == after
         kept = numbers[latest]
-        self._tied[kept[before[latest] == after[latest]]] = True
+        known = before[latest]
+        self._tied[kept[(known == after[latest]) & (known != _NEVER)]] = True
         ordered = np.sort(kept)
         self._tied[ordered[1:][ordered[1:] == ordered[:-1]]] = True
         return _where(pairs, latest)

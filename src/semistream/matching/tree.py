@@ -327,6 +327,8 @@ def _demand(part: _Typed, kind: pa.DataType, what: str) -> None:
 def _comparison(kind: str, left: _Typed, right: _Typed) -> _Typed:
     common = _common(left, right)
     one, other = _cast(left, common), _cast(right, common)
+    if pa.types.is_null(common) and kind in ("<=>", "is distinct from"):
+        return _constant(to_arrow(np.array([kind == "<=>"]))[0], pa.bool_())
     if pa.types.is_null(common):
         return _Typed(pa.null(), one)
     if pa.types.is_nested(common):

@@ -42,7 +42,7 @@ from semistream.keys import Codes, KeyCodec
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, storage_at
 from semistream.relation.stored_rows import key_columns, pages_of, row_codes
-from semistream.relation.surrogates import Surrogates, marked, surrogates_of
+from semistream.relation.surrogates import LAST, Surrogates, marked, surrogates_of
 from semistream.relation.updates.change import Change, upsertion
 from semistream.relation.updates.placement import Placement
 from semistream.relation.updates.update import update
@@ -138,6 +138,11 @@ def assigned(
                 return numbers[wanted.key_of]
             unknown = wanted.by_arrival(np.flatnonzero(~is_known))
             begin = surrogates_in(table).next
+            if begin + len(unknown) > LAST:
+                raise OptionError(
+                    f"{table.path} has no numbers left: the next one is {begin:,}, and "
+                    f"{len(unknown):,} keys are new. A surrogate is below {LAST:,}."
+                )
             numbers[unknown] = np.arange(begin, begin + len(unknown))
             try:
                 version = _commit(table, wanted, unknown, numbers[unknown], may_pack=not attempt)

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from semistream.errors import MasterFormatError, OptionError
 
-__all__ = ["Surrogates", "marked", "raised", "surrogates_of"]
+__all__ = ["LAST", "Surrogates", "marked", "raised", "surrogates_of"]
 
 _COLUMN: Final = b"semistream.surrogate"
 _NEXT: Final = b"semistream.next"
-_LAST: Final = 2**63 - 1
+LAST: Final = 2**63 - 1
 
 
 class Surrogates(NamedTuple):
@@ -58,8 +58,8 @@ def raised(schema: pa.Schema, rows: pa.Table) -> pa.Schema:
     if found is None or not rows.num_rows:
         return schema
     highest = pc.max(rows.column(found.column)).as_py()
-    if highest == _LAST:
-        raise OptionError(f"{found.column} has the value {_LAST}, and no number is above it.")
+    if highest == LAST:
+        raise OptionError(f"{found.column} has the value {LAST}, and no number is above it.")
     return marked(schema, found.column, max(found.next, highest + 1))
 
 

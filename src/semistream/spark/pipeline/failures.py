@@ -16,6 +16,8 @@ __all__ = ["explained"]
 
 _OURS: Final = re.compile(r"^semistream\.errors\.(\w+): (.+)$", re.MULTILINE)
 """How an error of ours that a Python worker raised shows in Spark's message."""
+_SILENT: Final = re.compile(r"Answer from Java side is empty|^An error occurred while calling \S+$")
+"""How a call into Java ends that gets no answer."""
 _WORKER_DIED: Final = re.compile(
     r"Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|"
     r"Executor \S+ (exited|disassociated)|Remote RPC client disassociated|"
@@ -55,7 +57,7 @@ def _lost(error: BaseException, name: str) -> SemistreamError | None:
     if (
         isinstance(error, Py4JNetworkError)
         or (isinstance(error, ConnectionError) and not _is_users(error))
-        or (silent and "Answer from Java side is empty" in str(error))
+        or (silent and _SILENT.search(str(error)))
     ):
         return SparkLostError(
             f"Spark's Java process has ended while the pipeline {name} ran; it may have been "

@@ -23,7 +23,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semistream.errors import CheckpointError, PipelineStateError, SparkLostError
+from semistream.errors import CheckpointError, OptionError, PipelineStateError, SparkLostError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
@@ -167,6 +167,8 @@ class Pipeline:
         target = target_seconds(batch_target, deferred)
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
+        if "preserve_order" in options:
+            raise OptionError("A pipeline has no order: its routes are files. Leave it out.")
         more: dict[str, Any] = dict(options)
         if how in ("semi", "anti"):
             check_no_columns(how, columns)
