@@ -31,9 +31,9 @@ from semistream.spark.schema import carried_batch, stream_schema
 from semistream.spark.task_metrics import Report, leave_record, task_record
 from semistream.spark.worker import EngineKey, Joining, JoinTask, nullable, short_size
 from semistream.star.division import divided
-from semistream.star.lookup import Lookup, check_lookups
+from semistream.star.lookup import Lookup, check_lookups, named
 from semistream.star.rounds import Rounds
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
 
 __all__ = ["LookupTask", "StarTask", "join_star", "star_operator", "star_task"]
 
@@ -230,9 +230,9 @@ _STARS: Final = _Stars()
 
 
 def _unversioned(key: _StarKey) -> tuple[Any, ...]:
-    """The star without versions of masters."""
-    parts = [replace(one, join=replace(one.join, version=None)) for one in key.task.lookups]
-    return (replace(key.task, lookups=tuple(parts)), key.schema)
+    """The star without versions of masters, and without sizes, which may go with them."""
+    parts = [(one.name, one.on, one.join.path, one.join.algorithm) for one in key.task.lookups]
+    return (*parts, key.schema)
 
 
 def _record(rounds: Rounds, key: _StarKey, warm: bool) -> dict[str, Any]:

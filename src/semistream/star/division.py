@@ -34,9 +34,10 @@ from semistream.cost.planning import resolved_skew
 from semistream.cost.prediction import Prediction
 from semistream.cost.skew import Skew
 from semistream.errors import BudgetError
+from semistream.star.lookup import named
 from semistream.star.plan import LookupShare, StarPlan
 from semistream.star.rounds import FEWEST_TUPLES, round_bytes
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
 
 __all__ = ["divided"]
 

@@ -19,10 +19,10 @@ from semistream.errors import OptionError, StreamSchemaError
 from semistream.metrics import Clock
 from semistream.plan import JoinPlan
 from semistream.star.division import divided
-from semistream.star.lookup import Lookup, check_lookups
+from semistream.star.lookup import Lookup, check_lookups, named
 from semistream.star.plan import StarPlan
 from semistream.star.rounds import Rounds, StarMetrics
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
 
 __all__ = ["StarEngine", "star_engine"]
 

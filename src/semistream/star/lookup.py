@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from semistream.algorithms.options import check_join, check_master, check_options
 from semistream.algorithms.registry import AUTO
-from semistream.errors import OptionError
+from semistream.errors import OptionError, SemistreamError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 
-__all__ = ["Lookup", "check_lookups"]
+__all__ = ["Lookup", "check_lookups", "named"]
+
+
+_TERMS: Final = ("where", "valid", "as_of", "tolerance", "preserve_order")
+"""What only a single join can do."""
 
 
 class Lookup:
@@ -65,10 +70,27 @@ class Lookup:
 
     def check(self) -> None:
         """Refuse terms that no join has."""
+        unknown = [name for name in _TERMS if self.options.get(name) is not None]
+        if unknown or self.how in ("semi", "anti"):
+            asked = ", ".join([*unknown, *([] if unknown else [f"how={self.how!r}"])])
+            raise OptionError(
+                f"{asked} is not for a look-up of a star, which joins on "
+                'equal keys, with how="inner" or "left". Join this master by itself with ss.join.'
+            )
         sizes = {name: value for name, value in self.options.items() if name != "use_filter"}
         check_join(self.how, self.io)
         check_options(self.algorithm, sizes)
         resolve_on(self.on, self.master.key)
+
+    def pairs(self) -> dict[str, str]:
+        """The stream's key columns, and the master's that they are looked up by."""
+        return {name: key for key, name in resolve_on(self.on, self.master.key).items()}
+
+    def changed(self, **terms: Any) -> Lookup:
+        """The same look-up but for some of its arguments."""
+        known = {"master": self.master, "on": self.on, "how": self.how, "columns": self.columns}
+        known |= {"algorithm": self.algorithm, "io": self.io, "name": self.name}
+        return Lookup(**{**known, "prefix": self.prefix, **self.options, **terms})
 
     @property
     def keeps(self) -> bool:
@@ -86,6 +108,15 @@ class Lookup:
         }
 
 
+@contextmanager
+def named(lookup: Lookup) -> Iterator[None]:
+    """Let errors say which look-up they are about."""
+    try:
+        yield
+    except SemistreamError as error:
+        raise type(error)(f"Look-up {lookup.name}: {error}") from error
+
+
 def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """The look-ups of a star, after all checks that need no stream; names must differ."""
     given: object = lookups
@@ -96,7 +127,8 @@ def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
             raise OptionError(
                 f"A look-up is a {type(one).__name__}; it must be an ss.Lookup(master, on=…)."
             )
-        one.check()
+        with named(one):
+            one.check()
     names = [one.name for one in given]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

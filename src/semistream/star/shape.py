@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -11,28 +10,18 @@ import pyarrow as pa
 from semistream.errors import (
     ColumnClashError,
     KeyColumnError,
-    SemistreamError,
     StreamSchemaError,
 )
 from semistream.parts.columns import fixed_dtype
 from semistream.parts.join_shape import JoinShape, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.columns import plain_array, stored_type
-from semistream.star.lookup import Lookup
+from semistream.star.lookup import Lookup, named
 
-__all__ = ["NUMBER", "LookupShape", "StarShape", "named"]
+__all__ = ["NUMBER", "LookupShape", "StarShape"]
 
 NUMBER: Final = "__semistream_number"
 _KEY: Final = "__semistream_key_"
-
-
-@contextmanager
-def named(lookup: Lookup) -> Iterator[None]:
-    """Let errors say which look-up they are about."""
-    try:
-        yield
-    except SemistreamError as error:
-        raise type(error)(f"Look-up {lookup.name}: {error}") from error
 
 
 class LookupShape:
