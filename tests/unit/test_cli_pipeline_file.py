@@ -67,6 +67,18 @@ def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path: Path) -> 
     assert found.connectors == ["kafka", "delta"]
 
 
+def test_the_example_with_several_masters_is_valid(tmp_path: Path) -> None:
+    example = EXAMPLE.with_name("star.toml")
+    first, second = PipelineFile.read(example).lookup
+    assert (first.how, second.how, second.prefix) == ("inner", "left", "quantity_")
+    # So it is with what it has commented out.
+    lines = example.read_text("utf-8").splitlines()
+    path = tmp_path / "all.toml"
+    path.write_text("\n".join(line.removeprefix("# ") if " = " in line else line for line in lines))
+    opened = PipelineFile.read(path).lookup[0]
+    assert (opened.name, opened.columns) == ("products", ["name", "price"])
+
+
 LOOKUP = 'path = "m"\non = "id"'
 STAR = {"master": None, "join": 'memory = "1MB"', "[lookup]": LOOKUP}
 
