@@ -73,6 +73,10 @@ class LookupTable:
     how: str = "inner"
     algorithm: str = "auto"
     columns: list[str] | None = None
+    where: str | None = None
+    valid: list[str] | None = None
+    as_of: list[str] | None = None
+    tolerance: int | str | None = None
     io: str = "buffered"
     name: str | None = None
     prefix: str = ""

@@ -111,6 +111,10 @@ def _lookups(tables: Sequence[LookupTable]) -> list[Lookup]:
             how=table.how,
             algorithm=table.algorithm,
             columns=table.columns,
+            where=table.where,
+            valid=table.valid,
+            as_of=table.as_of,
+            tolerance=table.tolerance,
             io=table.io,
             name=table.name,
             prefix=table.prefix,
@@ -134,7 +138,8 @@ def _check_star(lookups: Sequence[Lookup], memory: int | str) -> None:
             # A column that is looked up in two masters by keys of two types: Spark knows which.
             return
         found |= types
-    if all(one.master.shard_count == 1 for one in lookups):
+    # What columns a condition has of the stream, and the memory of several shards, is known later.
+    if all(one.asked.is_plain and one.master.shard_count == 1 for one in lookups):
         engine.planned(pa.schema(list(found.items())))
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from semistream.algorithms.options import check_join, check_master, check_options
 from semistream.algorithms.registry import AUTO
 from semistream.errors import OptionError, SemistreamError
+from semistream.matching.terms import Terms
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 
 __all__ = ["Lookup", "check_lookups", "named"]
-
-
-_TERMS: Final = ("where", "valid", "as_of", "tolerance", "preserve_order")
-"""What only a single join can do."""
 
 
 class Lookup:
@@ -30,6 +27,10 @@ class Lookup:
         how: str = "inner",
         algorithm: str = AUTO,
         columns: Sequence[str] | None = None,
+        where: Any = None,
+        valid: Sequence[str] | None = None,
+        as_of: Sequence[str] | None = None,
+        tolerance: Any = None,
         io: str = "buffered",
         name: str | None = None,
         prefix: str = "",
@@ -45,6 +46,11 @@ class Lookup:
                 nulls.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
+            where: a condition beside equal keys, as in `engine`, on columns of the stream and of
+                this master.
+            valid: which columns say from when to when a master row is valid, as in `engine`.
+            as_of: which columns say from when on a master row counts, as in `engine`.
+            tolerance: how much older the row of `as_of` may be.
             io: "buffered", "unmapped" or "direct", as in `engine`.
             name: what plans, metrics and errors call it; by default the name of its folder.
             prefix: goes before the names of the columns it adds, so that a master can be looked
@@ -63,6 +69,11 @@ class Lookup:
         self.prefix = prefix
         self.options: Mapping[str, Any] = options
         self.name = _folder(master) if name is None else name
+        self._asked = {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
+        with named(self):
+            self.asked = Terms.of("inner", where, valid, as_of, tolerance)
+        self.known_as: Mapping[str, str] = {}
+        """Stream columns and the names by which conditions know them, where these are others."""
 
     def __repr__(self) -> str:
         """The master and the terms that are always there."""
@@ -70,12 +81,11 @@ class Lookup:
 
     def check(self) -> None:
         """Refuse terms that no join has."""
-        unknown = [name for name in _TERMS if self.options.get(name) is not None]
-        if unknown or self.how in ("semi", "anti"):
-            asked = ", ".join([*unknown, *([] if unknown else [f"how={self.how!r}"])])
+        if self.how in ("semi", "anti") or "preserve_order" in self.options:
+            asked = f"how={self.how!r}" if self.how in ("semi", "anti") else "preserve_order"
             raise OptionError(
-                f"{asked} is not for a look-up of a star, which joins on "
-                'equal keys, with how="inner" or "left". Join this master by itself with ss.join.'
+                f'{asked} is not for a look-up of a star, whose how is "inner" or "left", in any '
+                "order. Join this master by itself with ss.join."
             )
         sizes = {name: value for name, value in self.options.items() if name != "use_filter"}
         check_join(self.how, self.io)
@@ -90,7 +100,10 @@ class Lookup:
         """The same look-up but for some of its arguments."""
         known = {"master": self.master, "on": self.on, "how": self.how, "columns": self.columns}
         known |= {"algorithm": self.algorithm, "io": self.io, "name": self.name}
-        return Lookup(**{**known, "prefix": self.prefix, **self.options, **terms})
+        known |= {"prefix": self.prefix, **self._asked, **self.options}
+        made = Lookup(**{**known, **terms})
+        made.known_as = self.known_as
+        return made
 
     @property
     def keeps(self) -> bool:
@@ -106,6 +119,10 @@ class Lookup:
             "io": self.io,
             **self.options,
         }
+
+    def conditions(self) -> dict[str, Any]:
+        """The arguments of a join that say more than equal keys; empty if there are none."""
+        return {} if self.asked.is_plain else self._asked
 
 
 @contextmanager

@@ -232,7 +232,7 @@ class Rounds:
 
 def _run(one: LookupShape, joining: Joining, rows: Rows) -> Iterator[pa.RecordBatch]:
     """What a look-up finds; its errors say which one it is, and it ends when nobody asks on."""
-    run = joining.run(rows.keys(one.keys, NUMBER))
+    run = joining.run(rows.keys(one.given, NUMBER))
     try:
         with named(one.lookup):
             yield from run

@@ -47,9 +47,9 @@ def parsed(text: str) -> tuple[dict[tuple[str, str | None], float], dict[str, st
 def test_a_line_per_batch(shop: Shop) -> None:
     shop.master()
     sold = shop.sell(150, 150, 150)
-    files = {"metrics": shop.folder / "lines", "metrics_prometheus": shop.folder / "m.prom"}
+    files = {"metrics": shop.folder / "lines.jsonl", "metrics_prometheus": shop.folder / "m.prom"}
     pipeline = shop.run(**files, name="sales", algorithm="chybridjoin")
-    lines = shop.lines("lines")
+    lines = shop.lines("lines.jsonl")
     assert [line["batch"] for line in lines] == [0, 1, 2]
     for i, line in enumerate(lines):
         expected = oracle_join(sold.slice(150 * i, 150), shop.goods, on="id")
@@ -79,7 +79,7 @@ def test_a_line_per_batch(shop: Shop) -> None:
 def test_lines_that_a_crash_prevented_are_written_later(shop: Shop) -> None:
     shop.master()
     shop.sell(50, 50, 50)
-    lines = shop.folder / "lines"
+    lines = shop.folder / "lines.jsonl"
     shop.run(metrics=lines)
     whole = lines.read_text()
     # As a crash leaves it: the second line cut off, the third not there.
@@ -98,9 +98,9 @@ def test_lines_that_a_crash_prevented_are_written_later(shop: Shop) -> None:
 def test_tuples_that_pass_the_join_by_are_no_misses(shop: Shop) -> None:
     shop.master()
     shop.sell(300)
-    metrics = shop.folder / "lines"
+    metrics = shop.folder / "lines.jsonl"
     shop.run(metrics=metrics, rejected=lambda frame, batch: None, checks={"odd": "n % 2 = 0"})
-    line = shop.lines("lines")[0]
+    line = shop.lines("lines.jsonl")[0]
     assert line["rejected"] >= 150
     tried = line["joined"] + line["unmatched"]
     assert line["hit_ratio"] * tried == pytest.approx(round(line["hit_ratio"] * tried))
@@ -110,7 +110,7 @@ def test_tuples_that_pass_the_join_by_are_no_misses(shop: Shop) -> None:
 def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop: Shop) -> None:
     master = shop.master()
     sold = shop.sell(100, 100)
-    listener = MetricsListener(shop.folder / "lines", metrics=shop.folder / "tasks")
+    listener = MetricsListener(shop.folder / "lines.jsonl", metrics=shop.folder / "tasks")
     shop.spark.streams.addListener(listener)
     try:
         frame = join(
@@ -130,7 +130,7 @@ def test_a_listener_writes_a_line_for_each_batch_of_a_query(shop: Shop) -> None:
         # Spark hands events over later; removing waits for none, an empty bus does.
         shop.spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
         shop.spark.streams.removeListener(listener)
-    lines = shop.lines("lines")
+    lines = shop.lines("lines.jsonl")
     batches = [line for line in lines if line["event"] == "batch" and line["arrived"]]
     assert [line["batch"] for line in batches] == [0, 1]
     for i, line in enumerate(batches):
@@ -188,7 +188,7 @@ def test_one_file_per_task_counts(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_ended(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "lines"
+    path = tmp_path / "deep" / "lines.jsonl"
     assert last_batch(path) is None
     append_line(path, {"batch": 1})
     with open(path, "a") as file:

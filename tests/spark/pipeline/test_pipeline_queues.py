@@ -170,10 +170,10 @@ def test_rare_keys_are_put_off_and_come_back(shop: Shop, clock: ManualClock) -> 
     tables = [crowd(shop, rows, first) for rows, first in zip(sizes, starts, strict=True)]
     sold = shop.sell(*tables)
     cashier = Cashier(clock)
-    metrics = shop.folder / "lines"
+    metrics = shop.folder / "lines.jsonl"
     shop.run(sink=cashier, batch_target="2s", clock=clock, metrics=metrics)
     assert_same_rows(cashier.rows(), oracle_join(sold, shop.goods, on="id", how="left").rows)
-    lines = shop.lines("lines")
+    lines = shop.lines("lines.jsonl")
     # The first batch starts the workers and teaches nothing; the second takes three seconds.
     assert [line["capacity"] for line in lines[:2]] == [None, 2000]
     third = lines[2]

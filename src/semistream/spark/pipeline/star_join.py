@@ -163,9 +163,9 @@ class StarJoin:
                 witnesses.append(prefix + master.key[0])
                 columns = list(dict.fromkeys([*columns, master.key[0]]))
             on = {self._places[name]: key for name, key in lookup.pairs().items()}
-            lookups.append(
-                lookup.changed(master=master, on=on, how="left", columns=columns, prefix=prefix)
-            )
+            made = lookup.changed(master=master, on=on, how="left", columns=columns, prefix=prefix)
+            made.known_as = {place: name for name, place in self._places.items()}
+            lookups.append(made)
         star, _ = star_task(stream, lookups, memory=self._memory)
         return WitnessedStar(star, names, tuple(witnesses))
 
