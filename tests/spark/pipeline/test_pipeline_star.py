@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,22 @@ def test_a_replay_takes_the_same_versions_of_all_masters(
     assert records(shop)[0] == before[0]
     assert [one.versions["customers"] for one in records(shop)] == [1, 2]
     assert [one.version for one in records(shop)] == [3, 4]
+
+
+def test_records_have_versions_only_if_there_are_several_masters(tmp_path: Path) -> None:
+    """So older releases read the checkpoint of a pipeline with one, and it theirs."""
+    log = BatchLog(tmp_path)
+    log.begin(BatchRecord(0, 0, 1.0, 4))
+    several = BatchRecord(1, 1, 2.0, 5, versions={"goods": 2, "stores": 3})
+    log.begin(several)
+    one, other = (tmp_path / "batches" / f"0000000{n}.json" for n in (0, 1))
+    assert "versions" not in json.loads(one.read_text())
+    assert BatchLog(tmp_path).last_record == several
+    for broken in ("3", "[1]", '{"goods": "two"}'):
+        text = json.dumps(json.loads(other.read_text()) | {"versions": json.loads(broken)})
+        other.write_text(text)
+        with pytest.raises(CheckpointError, match="does not have the fields"):
+            BatchLog(tmp_path)
 
 
 def test_other_masters_cannot_finish_a_batch(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
