@@ -67,6 +67,21 @@ def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path: Path) -> 
     assert found.connectors == ["kafka", "delta"]
 
 
+@pytest.mark.parametrize("on", ['"id"', '["a", "b"]', '{ sale = "id" }'])
+def test_keys_in_each_of_their_forms(read: Read, on: str) -> None:
+    given = {'"id"': "id", '["a", "b"]': ["a", "b"], '{ sale = "id" }': {"sale": "id"}}
+    assert read(join=f"on = {on}\nmemory = 4096").join.on == given[on]
+
+
+def test_unmatched_as_a_queue_with_dead_letters(read: Read) -> None:
+    body = 'retry = true\nthen = "dead_letter"\n[unmatched.dead_letters]\npath = "dead"'
+    found = read(unmatched=body).unmatched
+    assert found is not None
+    assert found.dead_letters is not None
+    assert found.dead_letters.path == "dead"
+    assert found.retry_options() == {"then": "dead_letter"}
+
+
 def test_the_example_with_several_masters_is_valid(tmp_path: Path) -> None:
     example = EXAMPLE.with_name("star.toml")
     first, second = PipelineFile.read(example).lookup
@@ -92,21 +107,6 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
     one, other = found.lookup
     assert (one.path, one.on, one.how, one.columns) == ("m", "id", "inner", None)
     assert (other.on, other.how, other.prefix, other.name) == ({"a": "b"}, "left", "n_", "other")
-
-
-@pytest.mark.parametrize("on", ['"id"', '["a", "b"]', '{ sale = "id" }'])
-def test_keys_in_each_of_their_forms(read: Read, on: str) -> None:
-    given = {'"id"': "id", '["a", "b"]': ["a", "b"], '{ sale = "id" }': {"sale": "id"}}
-    assert read(join=f"on = {on}\nmemory = 4096").join.on == given[on]
-
-
-def test_unmatched_as_a_queue_with_dead_letters(read: Read) -> None:
-    body = 'retry = true\nthen = "dead_letter"\n[unmatched.dead_letters]\npath = "dead"'
-    found = read(unmatched=body).unmatched
-    assert found is not None
-    assert found.dead_letters is not None
-    assert found.dead_letters.path == "dead"
-    assert found.retry_options() == {"then": "dead_letter"}
 
 
 @pytest.mark.parametrize(
