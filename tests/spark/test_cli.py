@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli
-from semistream.testing import Row, oracle_join, rows_of
+from semistream.testing import Row, assert_same_rows, oracle_join, rows_of
 
 pytestmark = pytest.mark.service
 
@@ -150,6 +150,81 @@ def test_run_once_joins_what_there_is(
     again = run("run", pipeline, "--once")
     assert again.exit_code == 0, again.output
     assert rows_in(tmp_path / "out", "id", "quantity", "name") == sorted(expected)
+
+
+LOOKUPS = """
+[[lookup]]
+path = "{folder}/goods.master"
+on = "id"
+[[lookup]]
+path = "{folder}/grades.master"
+on = {{ quantity = "most" }}
+how = "left"
+columns = ["grade"]
+prefix = "q_"
+[join]
+memory = "1MB"
+"""
+GRADES = pa.table({"most": pa.array(range(6), pa.int32()), "grade": list("abcdef")})
+
+
+@pytest.fixture
+def star(pipeline: Path, tmp_path: Path) -> Path:
+    """The same pipeline with two masters."""
+    ss.MasterTable.from_arrow(GRADES, tmp_path / "grades.master", key="most", page_bytes=4096)
+    text = pipeline.read_text("utf-8")
+    begin, end = text.index("[master]"), text.index("[sink]")
+    pipeline.write_text(text[:begin] + LOOKUPS.format(folder=tmp_path) + text[end:], "utf-8")
+    return pipeline
+
+
+@pytest.mark.slow
+def test_run_once_with_two_masters(
+    run: Callable[..., Result], spark: SparkSession, star: Path, tmp_path: Path
+) -> None:
+    result = run("run", star, "--once")
+    assert result.exit_code == 0, result.output
+    options = {"keys": 400, "rows": 1700, "seed": 3}
+    sales = spark.read.format("semistream").options(**options).load().toArrow()
+    sales = sales.select(["product_id", "quantity"]).rename_columns(["id", "quantity"])
+    kept = sales.filter(pc.less(sales["quantity"], 9))
+    first = pa.table(
+        [list(column) for column in zip(*oracle_join(kept, GOODS, on="id").rows, strict=True)],
+        names=["id", "quantity", "name"],
+    )
+    expected = oracle_join(first, GRADES, on={"quantity": "most"}, how="left").rows
+    found = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+    assert_same_rows(found.select(["id", "quantity", "name", "q_grade"]), expected)
+    assert len(rows_in(tmp_path / "unmatched", "id", "quantity")) == len(kept) - len(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('on = "id"', 'on = ["id", "quantity"]', "Look-up goods"),
+        ('memory = "1MB"', 'memory = "1kB"', "the least"),
+        ("grades.master", "none.master", "There is no master table at"),
+        ('columns = ["grade"]', 'columns = ["mark"]', "Look-up grades"),
+        ('how = "left"', 'how = "semi"', "Look-up grades: how='semi' is not for"),
+        ('prefix = "q_"', 'name = "goods"', "the same name: goods"),
+    ],
+)
+def test_what_is_wrong_with_look_ups_is_told_before_spark_starts(
+    run: Callable[..., Result],
+    star: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("semistream.cli.run.spark_session", None)
+    text = star.read_text("utf-8")
+    assert old in text
+    star.write_text(text.replace(old, new), "utf-8")
+    result = run("run", star, "--once")
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

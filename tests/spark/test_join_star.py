@@ -103,6 +103,40 @@ def test_a_star_gives_what_spark_gives(spark: SparkSession, build: Build) -> Non
     assert_same_rows(rows(out), rows(expected.select(*names)))
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_conditions_are_those_of_spark_sql(spark: SparkSession, build: Build, shards: int) -> None:
+    bounds = pa.table({"product_id": np.arange(900) // 2 * 3, "least": np.arange(900) % 7 * 400})
+    ages = pa.table({"store_id": np.arange(200) // 5, "since": np.arange(200) % 5 * 500 + 300})
+    given = [
+        ss.Lookup(
+            build(ages, "store_id"),
+            on={"store": "store_id"},
+            how="left",
+            where="since between sale - 700 and sale",
+            name="ages",
+        ),
+        ss.Lookup(
+            build(bounds, "product_id", shards=shards),
+            on="product_id",
+            where="sale >= least",
+            name="bounds",
+            prefix="at_",
+        ),
+    ]
+    frame = sales(spark)
+    frame.createOrReplaceTempView("star_sales")
+    spark.createDataFrame(bounds).createOrReplaceTempView("star_bounds")
+    spark.createDataFrame(ages).createOrReplaceTempView("star_ages")
+    expected = spark.sql(
+        "SELECT s.*, a.since, b.least AS at_least FROM star_sales s JOIN star_bounds b ON "
+        "s.product_id = b.product_id AND s.sale >= b.least LEFT JOIN star_ages a ON "
+        "s.store = a.store_id AND a.since BETWEEN s.sale - 700 AND s.sale"
+    )
+    out = join_star(frame, given, memory="16MB")
+    assert out.columns == expected.columns
+    assert_same_rows(rows(out), rows(expected))
+
+
 def test_a_stream_and_its_metrics(spark: SparkSession, build: Build, tmp_path: Path) -> None:
     sales(spark, 800).write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema(sales(spark, 1).schema).parquet(str(tmp_path / "in"))

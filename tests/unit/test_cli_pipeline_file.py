@@ -39,6 +39,7 @@ def read(tmp_path: Path) -> Read:
 
 def test_the_least_that_can_be_given(read: Read) -> None:
     found = read()
+    assert found.master is not None
     assert (found.source.format, found.master.path, found.join.on) == ("rate", "m", "id")
     assert (found.join.how, found.join.algorithm, found.join.columns) == ("left", "auto", None)
     assert (found.unmatched, found.rejected, found.deferred) == (None, None, None)
@@ -81,6 +82,33 @@ def test_unmatched_as_a_queue_with_dead_letters(read: Read) -> None:
     assert found.retry_options() == {"then": "dead_letter"}
 
 
+def test_the_example_with_several_masters_is_valid(tmp_path: Path) -> None:
+    example = EXAMPLE.with_name("star.toml")
+    first, second = PipelineFile.read(example).lookup
+    assert (first.how, second.how, second.prefix) == ("inner", "left", "quantity_")
+    # So it is with what it has commented out.
+    lines = example.read_text("utf-8").splitlines()
+    path = tmp_path / "all.toml"
+    path.write_text("\n".join(line.removeprefix("# ") if " = " in line else line for line in lines))
+    opened = PipelineFile.read(path).lookup[0]
+    assert (opened.name, opened.columns) == ("products", ["name", "price"])
+
+
+LOOKUP = 'path = "m"\non = "id"'
+STAR = {"master": None, "join": 'memory = "1MB"', "[lookup]": LOOKUP}
+
+
+def test_look_ups_instead_of_a_master(read: Read) -> None:
+    second = (
+        '\n[[lookup]]\npath = "n"\non = { a = "b" }\nhow = "left"\nprefix = "n_"\nname = "other"'
+    )
+    found = read(**STAR | {"[lookup]": LOOKUP + second})
+    assert found.master is None
+    one, other = found.lookup
+    assert (one.path, one.on, one.how, one.columns) == ("m", "id", "inner", None)
+    assert (other.on, other.how, other.prefix, other.name) == ({"a": "b"}, "left", "n_", "other")
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
@@ -111,6 +139,13 @@ def test_unmatched_as_a_queue_with_dead_letters(read: Read) -> None:
         ({"deferred": ""}, r"\[deferred\] is missing: path"),
         ({"pipeline": ""}, r"\[pipeline\] is missing: checkpoint"),
         ({"master": "path = "}, "is not TOML: Invalid value"),
+        ({"master": None}, r"Missing: \[master\]"),
+        ({"join": "memory = 1"}, r"\[join\] is missing: on\."),
+        (STAR | {"master": 'path = "m"'}, r"\[master\] and \[\[lookup\]\] both name masters"),
+        (STAR | {"join": LEAST["join"]}, r"\[join\] has keys beside memory"),
+        (STAR | {"[lookup]": 'path = "m"'}, r"\[lookup 1\] is missing: on\."),
+        (STAR | {"[lookup]": LOOKUP + "\nmemory = 1"}, r"\[lookup 1\] has no key memory"),
+        ({"lookup": LOOKUP}, r"lookup is no list of tables. Write each as \[\[lookup\]\]"),
     ],
 )
 def test_what_is_wrong_is_told(read: Read, tables: dict[str, str | None], message: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from semistream.budget import parse_memory
 from semistream.errors import OptionError, PipelineFileError
 
-__all__ = ["PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
+__all__ = ["LookupTable", "PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
 
 Table = TypeVar("Table")
 _FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
@@ -64,10 +64,29 @@ class MasterRef:
 
 
 @dataclass(frozen=True)
-class JoinTable:
-    """`[join]`: the arguments of `ss.Pipeline` for the join."""
+class LookupTable:
+    """`[[lookup]]`: one of several master tables, and the arguments of `ss.Lookup`."""
 
+    path: str
     on: str | list[str] | dict[str, str]
+    how: str = "inner"
+    algorithm: str = "auto"
+    columns: list[str] | None = None
+    where: str | None = None
+    valid: list[str] | None = None
+    as_of: list[str] | None = None
+    tolerance: int | str | None = None
+    io: str = "buffered"
+    name: str | None = None
+    prefix: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinTable:
+    """`[join]`: the arguments of `ss.Pipeline` for the join; with look-ups, the memory only."""
+
+    on: str | list[str] | dict[str, str] | None = None
     memory: int | str
     how: str = "left"
     algorithm: str = "auto"
@@ -173,15 +192,17 @@ class PipelineTable:
     """A file for Spark's own messages; by default in the checkpoint."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PipelineFile:
     """A whole pipeline file."""
 
     source: SourceTable
-    master: MasterRef
+    master: MasterRef | None = None
     join: JoinTable
     sink: SinkTable
     pipeline: PipelineTable
+    lookup: list[LookupTable] = field(default_factory=list)
+    """Several masters, instead of `[master]`."""
     unmatched: UnmatchedTable | None = None
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
@@ -198,6 +219,25 @@ class PipelineFile:
     def settings(self) -> dict[str, str]:
         """Spark's own settings."""
         return {name: str(value) for name, value in self.spark.items() if name != "connectors"}
+
+    def check(self, _: str) -> None:
+        """Raise `PipelineFileError` unless there is one master, or look-ups, and not both."""
+        if not self.lookup:
+            if self.master is None:
+                raise PipelineFileError(_missing(["master"], ""))
+            if self.join.on is None:
+                raise PipelineFileError(_missing(["on"], "join"))
+            return
+        if self.master is not None:
+            raise PipelineFileError(
+                "[master] and [[lookup]] both name masters. Write each master as [[lookup]], or "
+                "have one."
+            )
+        if self.join != JoinTable(memory=self.join.memory):
+            raise PipelineFileError(
+                "[join] has keys beside memory, but each [[lookup]] has its own on, how, columns, "
+                "algorithm, io and options. Move them there."
+            )
 
     @classmethod
     def read(cls, path: Path) -> PipelineFile:
@@ -233,7 +273,7 @@ def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
     hints = get_type_hints(kind)
     below = {name: f"{where}.{name}" if where else name for name in found}
     made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
-    if isinstance(made, SinkTable | JoinTable | SourceTable):
+    if isinstance(made, SinkTable | JoinTable | SourceTable | PipelineFile):
         made.check(where)
     return made
 
@@ -257,6 +297,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     for kind in kinds:
         if hasattr(kind, "__dataclass_fields__") and isinstance(value, dict):
             return _made(kind, value, where)
+        if _is_tables(kind):
+            return _tables(get_args(kind)[0], value, where)
         if _is_a(kind, value):
             return value
     kinds = tuple(kind for kind in kinds if kind is not type(None))
@@ -264,6 +306,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     from semistream.relation.storage import scrubbed
 
     raise PipelineFileError(f"{where} is {scrubbed(repr(value))}; give {' or '.join(words)}.")
+
+
+def _is_tables(kind: Any) -> bool:
+    """Whether a hint is for a list of tables."""
+    inner = get_args(kind)
+    return get_origin(kind) is list and hasattr(inner[0], "__dataclass_fields__")
+
+
+def _tables(kind: type[Table], value: Any, where: str) -> list[Table]:
+    """Tables of one name, as their dataclass."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise PipelineFileError(f"{where} is no list of tables. Write each as [[{where}]].")
+    return [_made(kind, one, f"{where} {number}") for number, one in enumerate(value, 1)]
 
 
 def _plain(kind: Any) -> type:

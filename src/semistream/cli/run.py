@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,6 +18,7 @@ from semistream.cli.batch_view import BatchView, MetricsTail, totals
 from semistream.cli.frames import naming_log, spark_errors, spark_session
 from semistream.cli.pipeline_file import (
     JoinTable,
+    LookupTable,
     PipelineFile,
     SinkTable,
     SourceTable,
@@ -27,12 +28,14 @@ from semistream.cli.report import output, reported, side
 from semistream.errors import SparkLostError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from semistream.relation import MasterTable
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
     from semistream.spark.pipeline.sinks import SinkLike
+    from semistream.star.lookup import Lookup
 
 __all__ = ["follow", "pipeline_of", "run", "stopped_by_signals"]
 
@@ -53,7 +56,10 @@ def run(
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
         metrics = Path(asked.pipeline.metrics or Path(folder) / "metrics.jsonl")
-        _check_join(asked.join, MasterTable.open(asked.master.path))
+        if asked.master is not None:
+            _check_join(asked.join, MasterTable.open(asked.master.path))
+        else:
+            _check_star(_lookups(asked.lookup), asked.join.memory)
         log = _log_file(asked)
         with naming_log(log), spark_errors(str(file)):
             spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
@@ -73,12 +79,9 @@ def _check_join(join: JoinTable, master: MasterTable) -> None:
     from semistream.cost.micro_batches import micro_batch_engine
     from semistream.parts.join_shape import resolve_on
 
+    assert join.on is not None  # The file was checked.
     resolve_on(join.on, master.key)
-    types = [master.schema.field(name).type for name in master.key]
-    fields = [
-        pa.field(f"_key_{i}", pa.int8() if pa.types.is_integer(kind) else kind)
-        for i, kind in enumerate(types)
-    ]
+    fields = [pa.field(f"_key_{i}", _key_type(master, key)) for i, key in enumerate(master.key)]
     is_whole = master.shard_count == 1
     terms: dict[str, Any] = {
         "on": {field.name: name for field, name in zip(fields, master.key, strict=True)},
@@ -94,6 +97,58 @@ def _check_join(join: JoinTable, master: MasterTable) -> None:
         micro_batch_engine(one, **terms).shape(pa.schema(fields))
     else:
         fixed_engine(one, algorithm=join.algorithm, **terms).shape(pa.schema(fields))
+
+
+def _lookups(tables: Sequence[LookupTable]) -> list[Lookup]:
+    """The look-ups that a file asks for."""
+    from semistream.relation import MasterTable
+    from semistream.star.lookup import Lookup
+
+    return [
+        Lookup(
+            MasterTable.open(table.path),
+            on=table.on,
+            how=table.how,
+            algorithm=table.algorithm,
+            columns=table.columns,
+            where=table.where,
+            valid=table.valid,
+            as_of=table.as_of,
+            tolerance=table.tolerance,
+            io=table.io,
+            name=table.name,
+            prefix=table.prefix,
+            **table.options,
+        )
+        for table in tables
+    ]
+
+
+def _check_star(lookups: Sequence[Lookup], memory: int | str) -> None:
+    """Raise what a star would with a stream of keys only."""
+    import pyarrow as pa
+
+    from semistream.star.engine import star_engine
+
+    engine = star_engine(lookups, memory=memory)
+    found: dict[str, pa.DataType] = {}
+    for one in lookups:
+        types = {name: _key_type(one.master, key) for name, key in one.pairs().items()}
+        if any(found.get(name, kind) != kind for name, kind in types.items()):
+            # A column that is looked up in two masters by keys of two types: Spark knows which.
+            return
+        found |= types
+    # What columns a condition has of the stream, and the memory of several shards, is known later.
+    if all(one.asked.is_plain and one.master.shard_count == 1 for one in lookups):
+        engine.planned(pa.schema(list(found.items())))
+
+
+def _key_type(master: MasterTable, key: str) -> pa.DataType:
+    """A type that a stream may have for this key, and that takes the least memory."""
+    import pyarrow as pa
+
+    kind = master.schema.field(key).type
+    return pa.int8() if pa.types.is_integer(kind) else kind
 
 
 def _log_file(asked: PipelineFile) -> Path:
@@ -169,16 +224,16 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     from semistream.spark.pipeline.pipeline import Pipeline
 
     join, whole, rejected = asked.join, asked.pipeline, asked.rejected
+    terms: dict[str, Any] = {}
+    if asked.master is not None:
+        terms = {"on": join.on, "how": join.how, "algorithm": join.algorithm}
+        terms |= {"columns": join.columns, "io": join.io, **join.options}
     return Pipeline(
         _stream(asked.source, spark),
-        asked.master.path,
-        on=join.on,
+        _lookups(asked.lookup) if asked.master is None else asked.master.path,
         sink=_sink(asked.sink),
         checkpoint=whole.checkpoint,
         memory=join.memory,
-        how=join.how,
-        algorithm=join.algorithm,
-        columns=join.columns,
         unmatched=None if asked.unmatched is None else _unmatched(asked.unmatched),
         deferred=None if asked.deferred is None else asked.deferred.path,
         rejected=None if rejected is None else _sink(rejected),
@@ -188,8 +243,7 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
         metrics=metrics,
         metrics_prometheus=whole.metrics_prometheus,
         name=whole.name,
-        io=join.io,
-        **join.options,
+        **terms,
     )
 
 

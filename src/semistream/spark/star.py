@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
 from semistream.errors import ColumnClashError
+from semistream.matching.terms import Terms
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
 from semistream.spark.columns import check_collations, quoted
@@ -31,9 +32,9 @@ from semistream.spark.schema import carried_batch, stream_schema
 from semistream.spark.task_metrics import Report, leave_record, task_record
 from semistream.spark.worker import EngineKey, Joining, JoinTask, nullable, short_size
 from semistream.star.division import divided
-from semistream.star.lookup import Lookup, check_lookups
+from semistream.star.lookup import Lookup, check_lookups, named
 from semistream.star.rounds import Rounds
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
 
 __all__ = ["LookupTask", "StarTask", "join_star", "star_operator", "star_task"]
 
@@ -86,12 +87,15 @@ class LookupTask:
     name: str
     how: str
     prefix: str
+    asked: Terms
+    """What is asked for beside equal keys, of the stream's columns."""
+    known_as: tuple[tuple[str, str], ...]
 
     def opened(self, version: int) -> Lookup:
         """The look-up, with a version of its master."""
         master = MasterTable.open(self.join.path, version)
         columns = None if self.join.columns is None else list(self.join.columns)
-        return Lookup(
+        lookup = Lookup(
             master,
             on=dict(self.on),
             how=self.how,
@@ -99,6 +103,8 @@ class LookupTask:
             name=self.name,
             prefix=self.prefix,
         )
+        lookup.asked, lookup.known_as = self.asked, dict(self.known_as)
+        return lookup
 
 
 @dataclass(frozen=True)
@@ -230,9 +236,9 @@ _STARS: Final = _Stars()
 
 
 def _unversioned(key: _StarKey) -> tuple[Any, ...]:
-    """The star without versions of masters."""
-    parts = [replace(one, join=replace(one.join, version=None)) for one in key.task.lookups]
-    return (replace(key.task, lookups=tuple(parts)), key.schema)
+    """The star without versions of masters, and without sizes, which may go with them."""
+    parts = [(one.name, one.on, one.join.path, one.join.algorithm) for one in key.task.lookups]
+    return (*parts, key.schema)
 
 
 def _record(rounds: Rounds, key: _StarKey, warm: bool) -> dict[str, Any]:
@@ -292,7 +298,7 @@ def _lookup_task(
     """A look-up's task, and the columns that it adds."""
     lookup = one.lookup
     check_collations(df.schema, list(one.keys), "Stream column")
-    names = [f"{quoted(name)} AS {quoted(called)}" for name, called in one.keys.items()]
+    names = [f"{quoted(name)} AS {quoted(called)}" for name, called in one.given.items()]
     join, schema = join_task(
         df.selectExpr(*names),
         lookup.master,
@@ -301,7 +307,9 @@ def _lookup_task(
         freshness=freshness,
         shuffle=False,
         learned=learned,
+        known_as=dict(one.asked.known_as),
         **lookup.terms(),
+        **lookup.conditions(),
     )
     back = {called: name for name, called in one.keys.items()}
     on = tuple((back[called], key) for called, key in one.on.items())
@@ -309,7 +317,9 @@ def _lookup_task(
         StructField(lookup.prefix + field.name, field.dataType, field.nullable or lookup.keeps)
         for field in schema.fields[len(names) :]
     ]
-    return LookupTask(join, on, lookup.name, lookup.how, lookup.prefix), added
+    known_as = tuple(lookup.known_as.items())
+    task = LookupTask(join, on, lookup.name, lookup.how, lookup.prefix, lookup.asked, known_as)
+    return task, added
 
 
 def _check_cases(df: DataFrame, fields: Sequence[StructField]) -> None:

@@ -6,6 +6,7 @@
                                                                                │
     stream columns ───────────────────────────────────────────────────────► results
 
-An engine gets a row number and the key columns of its look-up, nothing else. So what one look-up
-has found is not copied through the next. The columns are put side by side at the end of a round.
+An engine gets a row number, the key columns of its look-up and those that its conditions name,
+nothing else. So what one look-up has found is not copied through the next. The columns are put
+side by side at the end of a round.
 """

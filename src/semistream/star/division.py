@@ -34,9 +34,11 @@ from semistream.cost.planning import resolved_skew
 from semistream.cost.prediction import Prediction
 from semistream.cost.skew import Skew
 from semistream.errors import BudgetError
+from semistream.star.lookup import named
 from semistream.star.plan import LookupShare, StarPlan
 from semistream.star.rounds import FEWEST_TUPLES, round_bytes
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
+from semistream.star.term_engine import term_engine
 
 __all__ = ["divided"]
 
@@ -54,6 +56,8 @@ _RUN_SECONDS: Final = 0.001
 _NO_MEMORY: Final = 1 << 50
 _LEAST_SAMPLE: Final = 100
 _UNKNOWN_TUPLE: Final = 64.0
+_NO_MORE_FOR_TERMS: Final = 1 << 18
+"""Bytes of a round of a join on terms with shards, where the least is not known exactly."""
 _SHARED_BY_SHARDS: Final = 4 / 3
 """Engines on shards have three quarters of the memory; tuples on their way to them the rest."""
 
@@ -138,13 +142,13 @@ class _Curve:
         self._sizer = Sizer(lookup.master, lookup.io, options.pop("use_filter", None))
         self._options: dict[str, Any] = options
         self._algorithm = lookup.algorithm
-        keys = [first.column(name) for name in shape.keys]
+        keys = [first.column(name) for name in shape.given]
         numbers = pa.nulls(first.num_rows, pa.int32())
         self._sample = pa.RecordBatch.from_arrays([numbers, *keys], schema=shape.schema)
         self._nothing = no_rows(shape.schema)
         self._skew = self._found_skew()
         with named(lookup):
-            self.least = self._least()
+            self.least = self._least() if shape.asked.is_plain else self._least_of_terms()
         self.whole = self._whole()
         self._points: list[tuple[float, float]] = []
 
@@ -243,9 +247,23 @@ class _Curve:
             least = math.ceil(least * len(parts) * _SHARED_BY_SHARDS) + len(parts) + 4
         return least
 
+    def _least_of_terms(self) -> int:
+        """The same for a join on terms, which holds tuples of its own."""
+        least = self._least()
+        if self._master.shard_count > 1:
+            return 2 * least + _NO_MORE_FOR_TERMS
+        for sample in (self._nothing, self._sample):
+            try:
+                term_engine(self._shape, 1).planned(sample)
+            except BudgetError as error:
+                if error.least is None:
+                    raise
+                least = max(least, error.least)
+        return least
+
     def _whole(self) -> int:
         """The memory in which a join keeps all of the master; 0 if it never does."""
-        chosen = self._algorithm == AUTO and not self._options
+        chosen = self._algorithm == AUTO and not self._options and self._shape.asked.is_plain
         if not chosen or not self._master.row_count or self._master.shard_count > 1:
             return 0
         options = {"pinned_partitions": max(self._master.page_count, 1)}

@@ -19,10 +19,11 @@ from semistream.errors import OptionError, StreamSchemaError
 from semistream.metrics import Clock
 from semistream.plan import JoinPlan
 from semistream.star.division import divided
-from semistream.star.lookup import Lookup, check_lookups
+from semistream.star.lookup import Lookup, check_lookups, named
 from semistream.star.plan import StarPlan
 from semistream.star.rounds import Rounds, StarMetrics
-from semistream.star.shape import LookupShape, StarShape, named
+from semistream.star.shape import LookupShape, StarShape
+from semistream.star.term_engine import term_engine
 
 __all__ = ["StarEngine", "star_engine"]
 
@@ -169,6 +170,8 @@ def star_engine(
 def _engine(one: LookupShape, memory: int, clock: Clock) -> Engine:
     """The engine of a look-up, with its share of the memory."""
     lookup = one.lookup
+    if not one.asked.is_plain:
+        return term_engine(one, memory, clock)
     terms: dict[str, Any] = lookup.terms() | {"on": one.on, "memory": memory, "clock": clock}
     algorithm = terms.pop("algorithm")
     with named(lookup):

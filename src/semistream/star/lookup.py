@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from semistream.algorithms.options import check_join, check_master, check_options
 from semistream.algorithms.registry import AUTO
-from semistream.errors import OptionError
+from semistream.errors import OptionError, SemistreamError
+from semistream.matching.terms import Terms
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 
-__all__ = ["Lookup", "check_lookups"]
+__all__ = ["Lookup", "check_lookups", "named"]
 
 
 class Lookup:
@@ -25,6 +27,10 @@ class Lookup:
         how: str = "inner",
         algorithm: str = AUTO,
         columns: Sequence[str] | None = None,
+        where: Any = None,
+        valid: Sequence[str] | None = None,
+        as_of: Sequence[str] | None = None,
+        tolerance: Any = None,
         io: str = "buffered",
         name: str | None = None,
         prefix: str = "",
@@ -40,6 +46,11 @@ class Lookup:
                 nulls.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
+            where: a condition beside equal keys, as in `engine`, on columns of the stream and of
+                this master.
+            valid: which columns say from when to when a master row is valid, as in `engine`.
+            as_of: which columns say from when on a master row counts, as in `engine`.
+            tolerance: how much older the row of `as_of` may be.
             io: "buffered", "unmapped" or "direct", as in `engine`.
             name: what plans, metrics and errors call it; by default the name of its folder.
             prefix: goes before the names of the columns it adds, so that a master can be looked
@@ -58,6 +69,11 @@ class Lookup:
         self.prefix = prefix
         self.options: Mapping[str, Any] = options
         self.name = _folder(master) if name is None else name
+        self._asked = {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
+        with named(self):
+            self.asked = Terms.of("inner", where, valid, as_of, tolerance)
+        self.known_as: Mapping[str, str] = {}
+        """Stream columns and the names by which conditions know them, where these are others."""
 
     def __repr__(self) -> str:
         """The master and the terms that are always there."""
@@ -65,10 +81,29 @@ class Lookup:
 
     def check(self) -> None:
         """Refuse terms that no join has."""
+        if self.how in ("semi", "anti") or "preserve_order" in self.options:
+            asked = f"how={self.how!r}" if self.how in ("semi", "anti") else "preserve_order"
+            raise OptionError(
+                f'{asked} is not for a look-up of a star, whose how is "inner" or "left", in any '
+                "order. Join this master by itself with ss.join."
+            )
         sizes = {name: value for name, value in self.options.items() if name != "use_filter"}
         check_join(self.how, self.io)
         check_options(self.algorithm, sizes)
         resolve_on(self.on, self.master.key)
+
+    def pairs(self) -> dict[str, str]:
+        """The stream's key columns, and the master's that they are looked up by."""
+        return {name: key for key, name in resolve_on(self.on, self.master.key).items()}
+
+    def changed(self, **terms: Any) -> Lookup:
+        """The same look-up but for some of its arguments."""
+        known = {"master": self.master, "on": self.on, "how": self.how, "columns": self.columns}
+        known |= {"algorithm": self.algorithm, "io": self.io, "name": self.name}
+        known |= {"prefix": self.prefix, **self._asked, **self.options}
+        made = Lookup(**{**known, **terms})
+        made.known_as = self.known_as
+        return made
 
     @property
     def keeps(self) -> bool:
@@ -85,6 +120,19 @@ class Lookup:
             **self.options,
         }
 
+    def conditions(self) -> dict[str, Any]:
+        """The arguments of a join that say more than equal keys; empty if there are none."""
+        return {} if self.asked.is_plain else self._asked
+
+
+@contextmanager
+def named(lookup: Lookup) -> Iterator[None]:
+    """Let errors say which look-up they are about."""
+    try:
+        yield
+    except SemistreamError as error:
+        raise type(error)(f"Look-up {lookup.name}: {error}") from error
+
 
 def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """The look-ups of a star, after all checks that need no stream; names must differ."""
@@ -96,7 +144,8 @@ def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
             raise OptionError(
                 f"A look-up is a {type(one).__name__}; it must be an ss.Lookup(master, on=…)."
             )
-        one.check()
+        with named(one):
+            one.check()
     names = [one.name for one in given]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

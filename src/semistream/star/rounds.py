@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from semistream.arrow_arrays import to_numpy
 from semistream.metrics import Clock, Metrics
+from semistream.star.lookup import named
 from semistream.star.rows import BYTES_AT_WORK, BYTES_PER_ROW, Chunks, Rows, matched_tuples
-from semistream.star.shape import NUMBER, LookupShape, StarShape, named
+from semistream.star.shape import NUMBER, LookupShape, StarShape
 
 __all__ = ["FEWEST_TUPLES", "Joining", "Rounds", "StarMetrics", "round_bytes"]
 
@@ -231,7 +232,7 @@ class Rounds:
 
 def _run(one: LookupShape, joining: Joining, rows: Rows) -> Iterator[pa.RecordBatch]:
     """What a look-up finds; its errors say which one it is, and it ends when nobody asks on."""
-    run = joining.run(rows.keys(one.keys, NUMBER))
+    run = joining.run(rows.keys(one.given, NUMBER))
     try:
         with named(one.lookup):
             yield from run

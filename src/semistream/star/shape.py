@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -11,46 +11,44 @@ import pyarrow as pa
 from semistream.errors import (
     ColumnClashError,
     KeyColumnError,
-    SemistreamError,
     StreamSchemaError,
 )
+from semistream.matching.condition import Columns
+from semistream.matching.times import TimeRule
 from semistream.parts.columns import fixed_dtype
 from semistream.parts.join_shape import JoinShape, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.columns import plain_array, stored_type
-from semistream.star.lookup import Lookup
+from semistream.star.lookup import Lookup, named
 
-__all__ = ["NUMBER", "LookupShape", "StarShape", "named"]
+__all__ = ["NUMBER", "LookupShape", "StarShape"]
 
 NUMBER: Final = "__semistream_number"
 _KEY: Final = "__semistream_key_"
 
 
-@contextmanager
-def named(lookup: Lookup) -> Iterator[None]:
-    """Let errors say which look-up they are about."""
-    try:
-        yield
-    except SemistreamError as error:
-        raise type(error)(f"Look-up {lookup.name}: {error}") from error
-
-
 class LookupShape:
-    """What a look-up gets, which is row numbers and keys, and which columns it adds."""
+    """What a look-up gets, which is row numbers, keys and times, and which columns it adds."""
 
     def __init__(self, lookup: Lookup, stream: pa.Schema) -> None:
         """Raise the error a user should see if the stream cannot be looked up this way."""
         master = lookup.master
         self.lookup = lookup
         pairs = resolve_on(lookup.on, master.key, stream.names)
-        self.keys = {name: _KEY + name for name in dict.fromkeys(pairs.values())}
-        """The stream's key columns, and what they are called in the look-up."""
+        names = [*pairs.values(), *_needed(lookup, stream, pairs)]
+        self.given = {name: _KEY + name for name in dict.fromkeys(names)}
+        """The stream's columns that it gets, and what they are called in the look-up."""
+        self.keys = {name: self.given[name] for name in pairs.values()}
+        """Those of its key."""
+        known = {called: lookup.known_as.get(name, name) for name, called in self.given.items()}
+        self.asked = replace(lookup.asked, known_as=tuple(known.items()))
+        """What is asked for beside equal keys, of the columns under these names."""
         self.on = {self.keys[name]: key for key, name in pairs.items()}
         master.codec.check_types(
             [stream.field(name).type for name in pairs.values()], tuple(pairs.values())
         )
         fields = [pa.field(NUMBER, pa.int32())]
-        for name, called in self.keys.items():
+        for name, called in self.given.items():
             fields.append(pa.field(called, stored_type(stream.field(name).type)))
         self.schema = pa.schema(fields)
         self.shape = JoinShape(self.schema, master, self.on, "inner", lookup.columns)
@@ -98,6 +96,17 @@ class StarShape:
         types = self.plain_stream.types
         columns = [plain_array(c, kind) for c, kind in zip(batch.columns, types, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self.plain_stream)
+
+
+def _needed(lookup: Lookup, stream: pa.Schema, pairs: Mapping[str, str]) -> list[str]:
+    """The stream's columns that conditions need; what cannot be evaluated is refused."""
+    asked = lookup.asked
+    plain = pa.schema([field.with_type(stored_type(field.type)) for field in stream])
+    known = Columns(plain, lookup.master.schema, pairs, lookup.known_as)
+    places = [] if asked.where is None else list(asked.where.bind(known).places)
+    time = TimeRule.of(asked, known)
+    places += [] if time is None else time.places
+    return [place.column for place in places if place.of_stream]
 
 
 def _check_clash(one: LookupShape, owners: dict[str, str]) -> None:

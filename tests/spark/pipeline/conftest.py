@@ -73,7 +73,7 @@ class Shop:
     def pipeline(
         self,
         source: DataFrame | None = None,
-        master: ss.MasterTable | Location | None = None,
+        master: ss.MasterTable | Location | list[ss.Lookup] | None = None,
         **options: Any,
     ) -> Pipeline:
         """A pipeline that ends with the sales there are."""

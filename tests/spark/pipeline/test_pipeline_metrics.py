@@ -188,7 +188,7 @@ def test_one_file_per_task_counts(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_ended(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "lines"
+    path = tmp_path / "deep" / "lines.jsonl"
     assert last_batch(path) is None
     append_line(path, {"batch": 1})
     with open(path, "a") as file:

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from semistream.errors import CheckpointError, OptionError, SinkError
-from semistream.relation import MasterTable
 from semistream.relation.storage import Location, RemoteStorage
 from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
@@ -85,8 +84,8 @@ def test_a_table_is_told_writer_and_batch(shop: Shop, monkeypatch: pytest.Monkey
     sinks["rejected"] = TableSink(path=ledger, format="ledger")
     written, fails = BatchRun.write, iter([True])
 
-    def write(run: BatchRun, record: BatchRecord, arrival: Arrival, master: MasterTable) -> Note:
-        note = written(run, record, arrival, master)
+    def write(run: BatchRun, record: BatchRecord, arrival: Arrival) -> Note:
+        note = written(run, record, arrival)
         if next(fails, False):
             raise RuntimeError("after all is written")
         return note

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -44,13 +44,15 @@ class BatchRecord:
     at: float
     """When it began, in seconds since 1970; decides which waiting tuples are due."""
     version: int
-    """The master's version."""
+    """The master's version; of several masters, the sum of theirs."""
     retried: tuple[str, ...] = ()
     """Entries of the retry queue that it takes in."""
     returned: tuple[str, ...] = ()
     """Entries of the deferred queue that it takes in."""
     capacity: int | None = None
     """How many stream tuples it may join; more are deferred. None for no limit."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The version of each look-up's master, by name; empty if there is one master."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Outcome:
     waiting_deferred: int
     engine: Mapping[str, Any] = field(default_factory=dict)
     """What the tasks of the join measured; empty if that is not known."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """As in the record."""
 
     @property
     def ended_unmatched(self) -> int:
@@ -167,7 +171,7 @@ class BatchLog:
 
     def begin(self, record: BatchRecord) -> None:
         """Publish the record of a new batch."""
-        self._publish(_record_name(record.number), asdict(record))
+        self._publish(_record_name(record.number), _fields(record))
         reached("log.begun")
         self.last_record = record
         if record.stream_batch is not None:
@@ -175,7 +179,7 @@ class BatchLog:
 
     def finish(self, outcome: Outcome) -> None:
         """Publish the outcome, after which the batch never runs again."""
-        self._publish(_outcome_name(outcome.number), asdict(outcome))
+        self._publish(_outcome_name(outcome.number), _fields(outcome))
         reached("log.finished")
         self.last_outcome = outcome
         old = outcome.number - _KEPT
@@ -201,10 +205,12 @@ class BatchLog:
         found = _read(self._storage, _record_name(number))
         with _whole(self._storage, _record_name(number)):
             lists = {name: tuple(found[name]) for name in ("retried", "returned")}
-            record = BatchRecord(**{**found, **lists})
+            versions = dict(found.get("versions", {}))
+            record = BatchRecord(**{**found, **lists, "versions": versions})
             if record.number != number:
                 raise ValueError(f"it is of batch {record.number!r}")
-            numbers = (record.version, record.stream_batch or 0, record.capacity or 0)
+            numbers = [record.version, record.stream_batch or 0, record.capacity or 0]
+            numbers += record.versions.values()
             names = (*record.retried, *record.returned)
             if not all(isinstance(n, int) for n in numbers) or not all(map(_is_text, names)):
                 raise TypeError("some are of another kind")
@@ -250,7 +256,8 @@ def pinned_versions(checkpoint: Location) -> set[int]:
     """The versions of the master that a pipeline may still need, for `MasterTable.vacuum`.
 
     These are the versions of the unfinished batch and of the last one that is done. The next batch
-    takes the newest version, which is never vacuumed anyway.
+    takes the newest version, which is never vacuumed anyway. If the pipeline has several masters,
+    these are the versions of all of them.
     """
     storage = storage_at(f"{str(checkpoint).rstrip('/')}/semistream")
     logged = list(_logged(storage))
@@ -259,7 +266,8 @@ def pinned_versions(checkpoint: Location) -> set[int]:
     pinned: set[int] = set()
     for name in map(_record_name, begun):
         with _whole(storage, name):
-            pinned.add(int(_read(storage, name)["version"]))
+            found = _read(storage, name)
+            pinned.update(map(int, dict(found.get("versions", {})).values() or [found["version"]]))
     return pinned
 
 
@@ -293,6 +301,14 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
             "Go on with the semistream that wrote it, or begin with a new checkpoint."
         )
     found.pop("writer", None)
+    return found
+
+
+def _fields(logged: BatchRecord | Outcome) -> dict[str, Any]:
+    """What is written. Files of batches with one master have no `versions`, as ever."""
+    found = asdict(replace(logged, versions=dict(logged.versions)))
+    if not logged.versions:
+        del found["versions"]
     return found
 
 

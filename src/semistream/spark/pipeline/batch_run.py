@@ -16,7 +16,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from semistream.crash_points import reached
 from semistream.errors import InternalError
-from semistream.relation import MasterTable
 from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchRecord
 from semistream.spark.pipeline.folders import Folder, Note
@@ -52,13 +51,13 @@ class BatchRun:
             if isinstance(sink, ParquetSink):
                 Folder.at(sink.path).claim(f"{self._writer}/{name}", f"{name}=")
 
-    def write(self, record: BatchRecord, arrival: Arrival, master: MasterTable) -> Note:
+    def write(self, record: BatchRecord, arrival: Arrival) -> Note:
         """Write all outputs of a batch; a note with its `counts` and what the `engine` measured.
 
         Writing a batch again changes nothing.
         """
         staged = self._folder / str(record.number)
-        note = staged.note() or self._staging.by_route(record, arrival, master, staged)
+        note = staged.note() or self._staging.by_route(record, arrival, staged)
         self._deliver(record, arrival, staged, note)
         reached("deliver.all")
         for part, route in enumerate(sorted(note["routes"])):

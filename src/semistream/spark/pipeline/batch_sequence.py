@@ -19,12 +19,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.errors import CheckpointError, OptionError
-from semistream.relation import MasterTable
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.capacity import learned, taken_back
 from semistream.spark.pipeline.folders import Note
 from semistream.spark.pipeline.lease import Lease
+from semistream.spark.pipeline.master_join import Versions
 from semistream.spark.pipeline.queues import QueueEntry, rows_in
 from semistream.spark.pipeline.staging import Arrival
 
@@ -57,21 +57,20 @@ class BatchSequence:
 
     def __init__(
         self,
-        location: str,
+        newest: Callable[[], Versions],
         log: BatchLog,
         run: BatchRun,
         policy: Policy,
         lease: Lease,
         on_done: Callable[[Outcome], None],
     ) -> None:
-        """Batches join with the master at `location`; `on_done` is called with every outcome."""
+        """A batch takes the `newest` versions; `on_done` is called with every outcome."""
         self._lease = lease
-        self._location, self._log, self._run, self._policy = location, log, run, policy
+        self._newest, self._log, self._run, self._policy = newest, log, run, policy
         self._on_done = on_done
         self._lock = threading.Lock()
         self._is_warm = False
         self._moves = self._seen = 0
-        self._master: MasterTable | None = None
 
     def recover(self, spark: SparkSession) -> None:
         """Finish what a killed process left half-way; Spark itself runs its own batch again."""
@@ -157,15 +156,17 @@ class BatchSequence:
         retried = self._due(at) if retries else []
         rows += sum(entry.rows for entry in retried)
         returned = taken_back(self._run.deferred.entries(), known, rows, stream_batch is None)
+        newest = self._newest()
         record = BatchRecord(
             number=self._log.next_number,
             stream_batch=stream_batch,
             at=at,
-            version=MasterTable.latest_version(self._location),
+            version=newest.version,
             retried=tuple(entry.name for entry in retried),
             returned=tuple(entry.name for entry in returned),
             # A batch that only brings tuples back must not defer them again.
             capacity=known if stream_batch is not None or retried else None,
+            versions=newest.versions,
         )
         self._log.begin(record)
         return record
@@ -186,14 +187,14 @@ class BatchSequence:
             )
 
     def _due(self, at: float) -> list[QueueEntry]:
-        """Entries of the retry queue that are due, or older than the master's newest version."""
+        """Entries of the retry queue that are due, or older than a master's newest version."""
         entries = self._run.retry.entries() if self._policy.retries else []
-        version = MasterTable.latest_version(self._location) if entries else 0
+        version = self._newest().version if entries else 0
         return [e for e in entries if e.due <= at * 1000 or e.version < version]
 
     def _finish(self, record: BatchRecord, arrival: Arrival, again: bool) -> None:
         began = self._policy.clock()
-        note = self._run.write(record, arrival, self._opened(record.version))
+        note = self._run.write(record, arrival)
         outcome = self._outcome(record, note, self._policy.clock() - began, again)
         self._log.finish(outcome)
         self._run.clean(record)
@@ -226,12 +227,8 @@ class BatchSequence:
             waiting_retry=waiting[0],
             waiting_deferred=waiting[1],
             engine=note["engine"],
+            versions=record.versions,
         )
-
-    def _opened(self, version: int) -> MasterTable:
-        if self._master is None or self._master.version != version:
-            self._master = MasterTable.open(self._location, version)
-        return self._master
 
 
 def _tuples(counts: Counts) -> int:

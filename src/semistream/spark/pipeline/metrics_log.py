@@ -97,6 +97,7 @@ def metrics_line(outcome: Outcome) -> dict[str, Any]:
         "stream_batch": outcome.stream_batch,
         "at": datetime.fromtimestamp(outcome.at, UTC).isoformat(timespec="milliseconds"),
         "master_version": outcome.version,
+        **({"master_versions": dict(outcome.versions)} if outcome.versions else {}),
         "arrived": counts.arrived,
         **{name: getattr(counts, name) for name in (*names, "expired", "outputs")},
         "waiting_retry": outcome.waiting_retry,
@@ -120,6 +121,13 @@ def prometheus_text(name: str, outcome: Outcome | None) -> str:
             full = f"semistream_{metric}"
             text += [f"# HELP {full} {told}", f"# TYPE {full} {kind}"]
             text.append(f"{full}{label} {float(value)!r}")
+    if outcome.versions:
+        full = "semistream_lookup_master_version"
+        told = "The version of a look-up's master in the last batch."
+        text += [f"# HELP {full} {told}", f"# TYPE {full} gauge"]
+        for lookup, version in outcome.versions.items():
+            labels = f'{{pipeline="{_escaped(name)}",lookup="{_escaped(lookup)}"}}'
+            text.append(f"{full}{labels} {float(version)!r}")
     return "\n".join(text) + "\n"
 
 

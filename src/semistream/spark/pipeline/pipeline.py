@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,18 +28,20 @@ from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
 from semistream.spark.join import Option, join_task
-from semistream.spark.pipeline.batch_frame import BatchShape
+from semistream.spark.pipeline.batch_frame import BatchShape, check_names
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.batch_sequence import BatchSequence, Clock, Policy, steady_time
 from semistream.spark.pipeline.failures import explained
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.lease import Lease
+from semistream.spark.pipeline.master_join import MasterJoin, OneMaster
 from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.routes import Retry
 from semistream.spark.pipeline.settings import (
     check_no_columns,
+    check_no_terms,
     check_source,
     checkpoint_folder,
     rejecting_checks,
@@ -47,7 +49,9 @@ from semistream.spark.pipeline.settings import (
     target_seconds,
 )
 from semistream.spark.pipeline.sinks import SinkLike
+from semistream.spark.pipeline.star_join import StarJoin
 from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
+from semistream.star.lookup import Lookup
 
 __all__ = ["Pipeline", "Status"]
 
@@ -79,10 +83,13 @@ class Status:
     """Stream tuples in the retry queue now."""
     waiting_deferred: int
     """Stream tuples in the deferred queue now."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The version of each look-up's master, by name, if there are several; `version` is then their
+    sum."""
 
 
 class Pipeline:
-    """Joins a stream with a master table and writes each tuple to where it belongs, once.
+    """Joins a stream with one or several masters and writes each tuple to where it belongs, once.
 
     Nothing runs before `start`. The arguments are checked here.
     """
@@ -90,14 +97,14 @@ class Pipeline:
     def __init__(
         self,
         source: DataFrame,
-        master: MasterTable | Location,
+        master: MasterTable | Location | Sequence[Lookup],
         *,
-        on: On,
+        on: On | None = None,
         sink: SinkLike,
         checkpoint: Location,
         memory: int | str,
-        how: str = "left",
-        algorithm: str = "auto",
+        how: str | None = None,
+        algorithm: str | None = None,
         columns: Sequence[str] | None = None,
         where: Any = None,
         valid: Sequence[str] | None = None,
@@ -113,7 +120,7 @@ class Pipeline:
         metrics: Location | None = None,
         metrics_prometheus: Location | None = None,
         name: str | None = None,
-        io: str = "buffered",
+        io: str | None = None,
         clock: Clock = steady_time,
         **options: Option,
     ) -> None:
@@ -121,17 +128,19 @@ class Pipeline:
 
         Args:
             source: a streaming DataFrame of a classic session.
-            master: the master table, or its path; each batch takes its newest version.
-            on: the stream's key columns, as for `ss.join`.
+            master: the master table, or its path; or several, as a list of `ss.Lookup`, each with
+                terms of its own. Each batch takes their newest versions.
+            on: the stream's key columns, as for `ss.join`; not with a list.
             sink: where joined rows go: a path for Parquet, `ss.ParquetSink`, `ss.TableSink`, or a
                 function of a DataFrame and a batch number that is idempotent by that number.
             checkpoint: a folder of its own, which driver and executors reach. A pipeline with the
                 same folder goes on where the last one was, whatever stopped it.
             memory: the budget of each task, as bytes or "64MB".
-            how: "left" to emit unmatched tuples with nulls, "inner" to leave them out; "semi" to
-                emit the tuples that have a master row, each once and without its columns, "anti"
-                to emit those that have none.
-            algorithm: one of `ALGORITHMS`, or "auto".
+            how: "left", the default, to emit unmatched tuples with nulls, "inner" to leave them
+                out; "semi" to emit the tuples that have a master row, each once and without its
+                columns, "anti" to emit those that have none. With a list each look-up has its own:
+                a tuple is unmatched if one with how="inner" has no row for it, and then left out.
+            algorithm: one of `ALGORITHMS`, or "auto", the default.
             columns: the master's columns to add, by default all but its key.
             where: a condition beside equal keys, as in `ss.engine`; a tuple without a row that
                 passes is unmatched.
@@ -156,32 +165,28 @@ class Pipeline:
                 batch; or a file for these lines, such as "metrics/sales.jsonl".
             metrics_prometheus: a file in Prometheus' text format, rewritten after each batch.
             name: the pipeline's name in metrics; by default that of the checkpoint's folder.
-            io: "buffered", or "direct" to bypass the page cache of a local disk.
+            io: "buffered", the default, or "direct" to bypass the page cache of a local disk.
             clock: the time in seconds since 1970, for tests.
             options: sizes and rules of the algorithm, as `ss.engine` takes them.
         """
         check_source(source)
-        table = master if isinstance(master, MasterTable) else MasterTable.open(master)
-        self._location = table.location
-        self._outlets = Outlets.of(sink, how, unmatched, rejected)
+        terms: dict[str, Any] = {"on": on, "how": how, "algorithm": algorithm, "columns": columns}
+        terms |= {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
+        terms |= {"io": io, **options}
+        if isinstance(master, Sequence) and not isinstance(master, str):
+            check_no_terms(terms)
+            how = "inner"
+        self._outlets = Outlets.of(sink, how or "left", unmatched, rejected)
         target = target_seconds(batch_target, deferred)
         self._policy = Policy(self._outlets.retry is not None, target, clock)
         self._trigger = spark_trigger(trigger)
         if "preserve_order" in options:
             raise OptionError("A pipeline has no order: its routes are files. Leave it out.")
-        more: dict[str, Any] = dict(options)
-        if how in ("semi", "anti"):
-            check_no_columns(how, columns)
-            columns, more["once"] = [], True
-        more |= {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
         self._steps = checked_steps(steps)
         stream = after_steps(source, self._steps)
         self._shape = BatchShape(
             stream,
-            table,
-            on,
-            columns,
-            partial(join_task, memory=memory, how="left", algorithm=algorithm, io=io, **more),
+            _join(stream, master, memory, terms),
             self._outlets.retry,
             rejecting_checks(stream, checks, is_rejecting=rejected is not None),
         )
@@ -264,6 +269,7 @@ class Pipeline:
             seconds=0.0 if last is None else last.seconds,
             waiting_retry=0 if last is None else last.waiting_retry,
             waiting_deferred=0 if last is None else last.waiting_deferred,
+            versions={} if last is None else last.versions,
         )
 
     def prometheus(self) -> str:
@@ -281,7 +287,8 @@ class Pipeline:
         self._check_whole(log)
         run = BatchRun(self._shape, self._outlets, home, self._deferred, log.identity())
         run.claim()
-        sequence = BatchSequence(self._location, log, run, self._policy, lease, self._on_done)
+        newest = self._shape.join.newest
+        sequence = BatchSequence(newest, log, run, self._policy, lease, self._on_done)
         self._last = log.last_outcome
         self._metrics.catch_up(log)
         sequence.recover(self._source.sparkSession)
@@ -344,3 +351,39 @@ class Pipeline:
     def _require_started(self) -> None:
         if self._state == "new":
             raise PipelineStateError(f"The pipeline {self.name} was not started: call start().")
+
+
+def _join(
+    stream: DataFrame,
+    master: MasterTable | Location | Sequence[Lookup],
+    memory: int | str,
+    terms: Mapping[str, Any],
+) -> MasterJoin:
+    """What batches are joined with."""
+    check_names(stream)
+    if isinstance(master, Sequence) and not isinstance(master, str):
+        return StarJoin(stream, master, memory)
+    return _one(stream, master, memory, **terms)
+
+
+def _one(
+    stream: DataFrame,
+    master: MasterTable | Location,
+    memory: int | str,
+    *,
+    on: On | None,
+    how: str | None,
+    algorithm: str | None,
+    columns: Sequence[str] | None,
+    io: str | None,
+    **options: Any,
+) -> OneMaster:
+    """The join with one master."""
+    table = master if isinstance(master, MasterTable) else MasterTable.open(master)
+    if on is None:
+        raise OptionError("on= is missing: give the stream's key columns, as for ss.join.")
+    if how in ("semi", "anti"):
+        check_no_columns(how, columns)
+        columns, options["once"] = [], True
+    options |= {"memory": memory, "algorithm": algorithm or "auto", "io": io or "buffered"}
+    return OneMaster(stream, table, on, columns, partial(join_task, how="left", **options))

@@ -17,6 +17,7 @@ from semistream.spark.pipeline.stage_task import REASON
 
 __all__ = [
     "check_no_columns",
+    "check_no_terms",
     "check_source",
     "checkpoint_folder",
     "rejecting_checks",
@@ -47,6 +48,16 @@ def check_no_columns(how: str, columns: Sequence[str] | None) -> None:
         raise OptionError(
             f"columns={list(columns)!r} are the master's, and how={how!r} gives the stream's only. "
             "Leave columns out."
+        )
+
+
+def check_no_terms(terms: Mapping[str, Any]) -> None:
+    """Raise if terms of one join are given beside several look-ups, each of which has its own."""
+    given = [name for name, value in terms.items() if value is not None]
+    if given:
+        raise OptionError(
+            f"{', '.join(f'{name}=' for name in given)} is for a pipeline with one master. With a "
+            "list, each look-up has its own terms: ss.Lookup(master, on=…, how=…, columns=[…])."
         )
 
 

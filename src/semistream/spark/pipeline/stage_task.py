@@ -36,10 +36,12 @@ __all__ = [
     "FROM_RETRY",
     "FROM_SOURCE",
     "JOIN",
+    "NUMBER",
     "ORIGIN",
     "REASON",
     "SINCE",
     "VERDICT",
+    "Join",
     "RetryRule",
     "StageTask",
     "place",
@@ -58,7 +60,8 @@ REASON: Final = "reason"
 """The column that rejected tuples have besides their own."""
 JOIN, DEFER = 0, -1
 """Verdicts; that of a rejected tuple is the number of the reason, from 1."""
-_NUMBER: Final = PREFIX + "number"
+NUMBER: Final = PREFIX + "number"
+"""Where a task numbers its tuples."""
 _MATCHED, _UNMATCHED = 1, 2
 """Marks of tuples that have left."""
 
@@ -99,7 +102,7 @@ class StageTask:
     payload: tuple[str, ...]
     """The names of the master's columns in the result."""
     witness: str
-    """A column of the join's result that is null only if there is no master row."""
+    """A column of the join's result that is null only if the tuple is unmatched."""
     hidden: str | None
     """A column of the stream that is null in all tuples but rejected ones, and left out."""
     targets: Mapping[str, str | None]
@@ -153,7 +156,7 @@ class _Run:
 
     def left(self, rows: pa.RecordBatch) -> None:
         """Mark the tuples of result rows, and write the rows."""
-        numbers = to_numpy(rows.column(_NUMBER))
+        numbers = to_numpy(rows.column(NUMBER))
         witness = rows.column(self._task.witness)
         if not witness.null_count:
             self._marks[numbers] |= _MATCHED
@@ -206,7 +209,7 @@ class _Run:
         names = [name for name in batch.schema.names if name not in (VERDICT, ORIGIN)]
         numbers = to_arrow(np.arange(first, self._entered))
         return pa.RecordBatch.from_arrays(
-            [numbers, *(batch.column(name) for name in names)], names=[_NUMBER, *names]
+            [numbers, *(batch.column(name) for name in names)], names=[NUMBER, *names]
         )
 
     def _reject(self, rows: pa.RecordBatch, verdicts: NDArray[np.int32]) -> None:

@@ -18,20 +18,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.crash_points import reached
 from semistream.errors import ConservationError
-from semistream.relation import MasterTable
 from semistream.spark.columns import PREFIX
-from semistream.spark.join import JoinTask, operator, placed
 from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchRecord, Counts
 from semistream.spark.pipeline.capacity import chunk_count, put_off
 from semistream.spark.pipeline.folders import Folder, Note
+from semistream.spark.pipeline.master_join import Planned
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.parquet_files import WrittenFile
 from semistream.spark.pipeline.queues import TupleQueue, rows_in
@@ -79,24 +78,22 @@ class Staging:
         self.deferred = TupleQueue(deferred or home / "deferred")
         self._learned = None if home.local is None else f"{home.local}/learned"
 
-    def by_route(
-        self, record: BatchRecord, arrival: Arrival, master: MasterTable, folder: Folder
-    ) -> Note:
+    def by_route(self, record: BatchRecord, arrival: Arrival, folder: Folder) -> Note:
         """Stage a batch.
 
         The note has its `counts`, the rows of its `routes` and `folders`, and `engine`.
         """
         excess = self._excess(record, arrival)
         frame = self._shape.judged(self._gathered(record, arrival, excess))
-        join = self._shape.join_task(frame, master)
+        join = self._shape.join.planned(frame, record, self._learned)
         tasks = folder.sibling(f"_tasks.{folder.name}")
         task = self._task(record, arrival, join, tasks, excess)
         told: list[dict[str, Any]] = []
 
         def write(_: str) -> None:
             tasks.create()
-            run = shipped(task, operator(join).__name__)
-            rows = placed(frame, join, master).mapInArrow(run, "told string")
+            run = shipped(task, join.name)
+            rows = join.placed(frame).mapInArrow(run, "told string")
             told.extend(json.loads(row.told) for row in rows.collect())
             reached("stage.told")
 
@@ -122,13 +119,13 @@ class Staging:
             for queue, names in ((self.retry, record.retried), (self.deferred, record.returned))
         ]
         frame = shape.gathered([arrival.frame, *waiting])
-        return put_off(frame, shape.key, excess) if excess else frame
+        return put_off(frame, shape.join.costly, excess) if excess else frame
 
     def _task(
         self,
         record: BatchRecord,
         arrival: Arrival,
-        join: JoinTask,
+        join: Planned,
         folder: Folder,
         excess: int,
     ) -> StageTask:
@@ -137,11 +134,11 @@ class Staging:
         kept = shape.kept.json()
         codec = str(arrival.spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower()
         return StageTask(
-            join=replace(join, learned=self._learned),
+            join=join.task,
             folder=folder,
             stream=tuple(shape.stream_columns),
-            payload=tuple(shape.payload),
-            witness=join.on[0][1],
+            payload=tuple(shape.join.payload),
+            witness=join.witness,
             hidden=shape.hidden,
             targets=outlets.folders,
             reasons=() if shape.checks is None else shape.checks.reasons,
@@ -202,13 +199,20 @@ def _checked(
     engine = merged(one["engine"] for one in told if one["engine"])
     if engine:
         hits = engine["front_hits"] + engine["in_place_probes"]
-        engine["hit_ratio"] = hits / entered if entered else 0.0
+        asked = sum(map(_asked, told))
+        engine["hit_ratio"] = hits / asked if asked else 0.0
     return {
         "counts": asdict(counts),
         "routes": dict(routes),
         "folders": dict(folders),
         "engine": engine,
     }
+
+
+def _asked(told: Mapping[str, Any]) -> int:
+    """How many tuples a task has looked for, in all masters together."""
+    lookups = told["engine"].get("lookups")
+    return sum(one["arrived"] for one in lookups.values()) if lookups else told["entered"]
 
 
 def _counts(record: BatchRecord, source: int, joined: int, routes: Mapping[str, int]) -> Counts:
