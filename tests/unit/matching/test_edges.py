@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +16,10 @@ from semistream.relation.key_table import assigned
 LOWEST = -(2**63)
 
 
-def joined(
-    path: Path, rows: dict[str, list[object]], stream: dict[str, list[object]], **terms: object
-) -> int:
+def joined(path: Path, rows: dict[str, Any], stream: dict[str, Any], **terms: Any) -> int:
     master = ss.MasterTable.from_arrow(pa.table(rows), path / "m", key=next(iter(rows)))
-    options = {"on": "k", "memory": "2MB"} | terms
-    with ss.engine(master, **options) as engine:  # type: ignore[arg-type]
+    options: dict[str, Any] = {"on": "k", "memory": "2MB"} | terms
+    with ss.engine(master, **options) as engine:
         return sum(batch.num_rows for batch in engine.run(pa.table(stream)))
 
 
@@ -79,4 +78,4 @@ def test_estimates_of_nothing_and_of_what_is_no_number() -> None:
     with pytest.raises(OptionError, match="cannot be added up"):
         ss.estimate(pa.table({"id": [1], "v": ["a"]}), sample, column="v")
     with pytest.raises(OptionError, match="NoneType"):
-        ss.estimate(None, sample)  # type: ignore[arg-type]
+        ss.estimate(cast(Any, None), sample)
