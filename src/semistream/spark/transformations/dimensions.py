@@ -56,7 +56,7 @@ def load_dimension(
     change (type 2): a tuple that differs from the row valid at its time begins a new one, and the
     other ends there. The last row's `valid_to` is null. Tuples may come late and in any order.
 
-    Only what differs is written, so a batch that is loaded again changes nothing, and makes no
+    Only what differs is written, so the last batch loaded again changes nothing, and makes no
     version. The rows to be written are collected in the driver's memory. Tuples with a null in the
     key, or in `at`, are left out. In a stream, call it from `foreachBatch`, or as the sink of a
     `Pipeline`.
