@@ -58,6 +58,7 @@ def test_bad_arguments(
         ("id, 'x' name", errors.ColumnClashError, r"\['name'\] are on both sides\. "),
         ("id, 'x' NAME", errors.ColumnClashError, "upper and lower case"),
         ("id, id", errors.KeyColumnError, "a column name twice"),
+        ("id, id as `a.b`", errors.OptionError, r"with a dot .*: a\.b\. Rename"),
     ],
 )
 def test_bad_streams(

@@ -19,6 +19,7 @@ __all__ = [
     "arrow_schema",
     "check_collations",
     "check_condition",
+    "check_plain",
     "column",
     "quoted",
 ]
@@ -39,6 +40,16 @@ def quoted(name: str) -> str:
 def column(name: str) -> Column:
     """The column of exactly this name; a dot in it does not mean a field of a struct."""
     return F.col(quoted(name))
+
+
+def check_plain(names: Iterable[str]) -> None:
+    """Raise unless Spark can hand columns of these names to a Python function."""
+    dotted = [name for name in names if "." in name or "`" in name]
+    if dotted:
+        raise OptionError(
+            "Spark cannot hand columns with a dot or a backtick in their name to a Python "
+            f"function: {', '.join(dotted)}. Rename them."
+        )
 
 
 def check_collations(schema: StructType, key: Iterable[str], what: str) -> None:

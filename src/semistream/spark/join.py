@@ -36,7 +36,7 @@ from semistream.sampling import Sample
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
 from semistream.scanning.sizing import ALGORITHM as SCAN
-from semistream.spark.columns import check_condition
+from semistream.spark.columns import check_condition, check_plain
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
@@ -310,6 +310,7 @@ def check_frame(df: DataFrame, freshness: str) -> None:
             "DataFrame. Make one with spark.createDataFrame(…), or join Arrow batches without "
             "Spark with ss.engine(…)."
         )
+    check_plain(df.columns)
     if freshness not in _FRESHNESS:
         raise OptionError(
             f"freshness={freshness!r} is not known. Use one of: {', '.join(_FRESHNESS)}."

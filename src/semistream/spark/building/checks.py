@@ -14,7 +14,7 @@ from semistream.errors import HistoryError, KeyColumnError, OptionError
 from semistream.relation.build import CODE_COLUMN
 from semistream.relation.columns import stored_table
 from semistream.spark.building.tasks import SHARD, WEIGHT
-from semistream.spark.columns import PREFIX, arrow_schema, column
+from semistream.spark.columns import PREFIX, arrow_schema, check_plain, column
 
 __all__ = ["batch_frame", "check_names", "check_no_overlap", "check_order", "user_schema"]
 
@@ -86,12 +86,7 @@ def check_names(names: Sequence[str]) -> None:
     taken = [name for name in names if name.lower() in (CODE_COLUMN, SHARD, WEIGHT)]
     if taken:
         raise OptionError(f"The name {taken[0]} is kept for semistream. Rename that column.")
-    dotted = [name for name in names if "." in name or "`" in name]
-    if dotted:
-        raise OptionError(
-            f"Spark cannot hand columns with a dot or a backtick in their name to a Python "
-            f"function: {', '.join(dotted)}. Rename them."
-        )
+    check_plain(names)
 
 
 def user_schema(df: DataFrame) -> pa.Schema:
