@@ -70,6 +70,7 @@ def measured(
     io: str,
 ) -> list[dict[str, Any]]:
     """A line for each way, side by side with the plain join."""
+    # A constant of the library, which this benchmark tries other values of.
     round_memory._SHARE = share  # type: ignore[misc]
     made = {
         name: ss.engine(

@@ -101,6 +101,7 @@ class MatchingEngine(Engine):
         """The engine itself."""
         return self
 
+    # An attribute of `Engine`; here the plans are those of the engine inside.
     @property
     def plans(self) -> list[JoinPlan]:  # type: ignore[override]
         """The plans so far, the one in use last; one unless the engine retunes itself."""
