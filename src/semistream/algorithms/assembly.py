@@ -44,7 +44,7 @@ from semistream.parts.timed_stream import TimedStream
 from semistream.parts.tuple_store import TupleLayout
 from semistream.parts.waiting import Prober, WaitingTuples
 from semistream.plan import JoinPlan
-from semistream.relation import MappedPages, MasterTable, MembershipFilter
+from semistream.relation import MappedPages, MasterTable, MembershipFilter, mapped_pages
 
 FRONT_SHARE = 0.15
 """What the 2017 paper found best for the front stage (its §5.4)."""
@@ -111,7 +111,7 @@ class Assembly:
             self.look_ups = LookUps(master, shape, *sizes, io, grant, recorder)
         self.front = self._front_stage(legacy) if plan.front_rows else None
         self.stream: TupleSource = self.buffer
-        self._mapped = MappedPages.of(self.disk.reader) if plan.in_place_rows else None
+        self._mapped = mapped_pages(self.disk.reader) if plan.in_place_rows else None
         if self._mapped is not None:
             self.stream = Stage(self.stream, self._in_place(self._mapped))
         # Behind the pages in memory it keeps rows of pages that are not.

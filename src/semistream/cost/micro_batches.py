@@ -47,7 +47,7 @@ from semistream.parts.join_shape import JoinShape, On
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.steps import is_for_steps
 from semistream.plan import Expectation, JoinPlan
-from semistream.relation import MappedPages, MasterTable
+from semistream.relation import MasterTable, mapped_pages
 
 __all__ = ["MicroBatchEngine", "MicroBatchPlanner", "micro_batch_engine", "micro_batch_plan"]
 
@@ -390,7 +390,7 @@ def _explained(cost: _RunCost, basis: tuple[str, ...]) -> JoinPlan:
 def _held(master: MasterTable) -> float:
     """The share of the master's bytes that the operating system holds."""
     with master.reader("buffered") as reader:
-        mapped = MappedPages.of(reader)
+        mapped = mapped_pages(reader)
         if mapped is None:
             return 0.0
         there = mapped.index.state & RESIDENT > 0

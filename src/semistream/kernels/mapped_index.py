@@ -58,8 +58,16 @@ def note_resident(index: MappedIndex, grain: int, held: NDArray[np.uint8]) -> in
     most = len(held) * grain
     while page < len(at):
         begin = at[page] & -grain
+        file = index.file[page]
         stop = page
-        while stop < len(at) and begin <= at[stop] and at[stop] + length[stop] - begin <= most:
+        # What lies between two files may be no memory at all, and neither is one without a base.
+        while (
+            stop < len(at)
+            and index.file[stop] == file
+            and index.base[file] != 0
+            and begin <= at[stop]
+            and at[stop] + length[stop] - begin <= most
+        ):
             stop += 1
         if stop == page:
             # Longer than the scratch: it is read as if it were not held.

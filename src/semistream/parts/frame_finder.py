@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from semistream.kernels.pages import BYTES, STRETCHES, Desk, Layout, find_rows
 from semistream.kernels.rows import FIELD
 from semistream.parts.look_up_set import LookUpSet
+from semistream.parts.reads_under_way import ReadsUnderWay, under_way_bytes
 from semistream.parts.row_arena import RowLayout, column_width
 from semistream.relation import Frame, MasterTable
 
@@ -31,10 +32,12 @@ class ReadCounts(NamedTuple):
     bytes: int
 
 
-def finder_bytes(master: MasterTable, partition_pages: int, threads: int) -> int:
-    """What a finder takes: for each thread a frame, and the columns of the pages in it."""
+def finder_bytes(master: MasterTable, partition_pages: int, threads: int, found: int) -> int:
+    """What a finder takes: for each thread a frame, the columns of the pages in it, reads ahead."""
     page = len(master.stored_schema) * FIELD.itemsize + 8
-    return threads * (master.pages.frame_bytes(partition_pages) + partition_pages * page)
+    frame = master.pages.frame_bytes(partition_pages)
+    under_way = under_way_bytes(master, partition_pages, found)
+    return threads * (frame + partition_pages * page + under_way)
 
 
 class FrameFinder:
@@ -47,9 +50,13 @@ class FrameFinder:
         rows: RowLayout,
         partition_pages: int,
         threads: int,
+        found_bytes: int,
         io: str,
     ) -> None:
-        """Rows are laid out as `rows` says; whoever makes it has been granted its bytes."""
+        """Rows are laid out as `rows` says; whoever makes it has been granted its bytes.
+
+        `found_bytes` are those of a set of look-ups.
+        """
         self._reader = master.reader(io)
         stored = master.stored_schema
         columns = np.array([stored.get_field_index(n) for n in rows.schema.names], np.int64)
@@ -60,36 +67,51 @@ class FrameFinder:
             rows.head,
             rows.flags,
         )
-        self._desks: SimpleQueue[tuple[Frame, Desk]] = SimpleQueue()
-        for _ in range(threads):
+        self._desks: SimpleQueue[tuple[Frame, Desk, ReadsUnderWay | None]] = SimpleQueue()
+        self._under_way = [
+            ReadsUnderWay(self._reader, master, partition_pages, found_bytes)
+            for _ in range(threads if master.is_far and self._reader.keeps_files_open else 0)
+        ]
+        for thread in range(threads):
             frame = Frame(self._reader.frame_bytes(partition_pages))
             fields = np.zeros((partition_pages, len(stored)), FIELD)
             fields["place"][:, columns] = rows.places
             page_rows = np.zeros(partition_pages, np.int64)
             progress = np.zeros(3, np.int64)
-            self._desks.put((frame, Desk(frame.address, fields, page_rows, progress)))
+            desk = Desk(frame.address, fields, page_rows, progress)
+            reads = self._under_way[thread] if self._under_way else None
+            self._desks.put((frame, desk, reads))
         self._one_reads = Lock()
 
     def find(self, look_ups: LookUpSet) -> ReadCounts:
         """Lay out all rows of the wanted codes in the set. It may run in another thread."""
         stretches = self._reader.stretches(*look_ups.runs)
-        frame, desk = self._desks.get()
+        frame, desk, reads = self._desks.get()
         try:
             desk.progress[:] = 0
-            self._find(stretches, frame, desk, look_ups)
+            self._find(stretches, frame, desk, reads, look_ups)
             read = stretches[: desk.progress[STRETCHES]]
             size = int(desk.progress[BYTES])
         finally:
-            self._desks.put((frame, desk))
+            if reads is not None:
+                reads.stop()
+            self._desks.put((frame, desk, reads))
         runs = np.count_nonzero(np.diff(read["run"], prepend=-1))
         return ReadCounts(int(runs), int((read["stop"] - read["first"]).sum()), size)
 
     def close(self) -> None:
         """Close the files."""
+        for reads in self._under_way:
+            reads.close()
         self._reader.close()
 
     def _find(
-        self, stretches: NDArray[np.void], frame: Frame, desk: Desk, look_ups: LookUpSet
+        self,
+        stretches: NDArray[np.void],
+        frame: Frame,
+        desk: Desk,
+        reads: ReadsUnderWay | None,
+        look_ups: LookUpSet,
     ) -> None:
         begin, is_read, reader = 0, False, self._reader
         while begin < len(stretches):
@@ -109,8 +131,11 @@ class FrameFinder:
                     raise reader.unsound(stretches[stopped])
                 # The reader can read files that compiled code cannot, and its errors say what
                 # is wrong with broken ones.
-                with self._one_reads:
-                    desk.progress[BYTES] += reader.fill(stretches[stopped], frame)
+                if reads is not None:
+                    desk.progress[BYTES] += reads.fill(stretches, stopped, frame)
+                else:
+                    with self._one_reads:
+                        desk.progress[BYTES] += reader.fill(stretches[stopped], frame)
             begin, is_read = stopped, True
 
 

@@ -36,7 +36,6 @@ from semistream.parts.output import Output
 from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.stream_buffer import Arrivals
 from semistream.relation import MappedPages, MasterTable
-from semistream.relation.storage import LocalStorage
 
 Rows = NDArray[np.int64]
 
@@ -51,8 +50,7 @@ _BYTES_PER_ROW = 12 + 4
 
 def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
     """Whether pages of the master can be searched where they lie, if they are in memory."""
-    on_disk = isinstance(master.storage, LocalStorage)
-    return on_disk and searchable(master, shape.code_column, fewest_pages=1)
+    return master.can_be_mapped and searchable(master, shape.code_column, fewest_pages=1)
 
 
 def in_place_bytes(shape: JoinShape, stored: pa.Schema, tuples: int, rows: int) -> int:
@@ -152,9 +150,8 @@ class InPlace:
         counts, pages, rows, begins, totals = self._found
         size = len(codes)
         found = Whereabouts(counts[:size], pages[:size], rows[:size], begins[:size], totals)
-        broken = locate(codes, order, self._mapped.index, self._page, found)
-        if broken >= 0:
-            self._mapped.refuse(broken)
+        while (broken := locate(codes, order, self._mapped.index, self._page, found)) >= 0:
+            self._mapped.drop(broken)
         return found
 
     def _join_each(

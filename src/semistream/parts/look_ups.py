@@ -31,7 +31,7 @@ _AT_ONCE = 2
 def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -> int:
     """What look-ups take: the finder, the sets, and a mark per partition."""
     partitions = -(-len(master.pages) // partition_pages)
-    finder = finder_bytes(master, partition_pages, _AT_ONCE)
+    finder = finder_bytes(master, partition_pages, _AT_ONCE, found_bytes)
     return finder + (_AT_ONCE + 1) * found_bytes + partitions
 
 
@@ -60,7 +60,9 @@ class LookUps:
             for _ in range(_AT_ONCE + 1)
         )
         rows = self._free[0].block.layout
-        self._finder = FrameFinder(master, shape.code_column, rows, partition_pages, _AT_ONCE, io)
+        self._finder = FrameFinder(
+            master, shape.code_column, rows, partition_pages, _AT_ONCE, found_bytes, io
+        )
         self._threads = ThreadPoolExecutor(_AT_ONCE, "semistream-look-ups")
         self._ahead: deque[tuple[LookUpSet, Future[ReadCounts]]] = deque()
         self._recorder = recorder

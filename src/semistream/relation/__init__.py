@@ -12,6 +12,7 @@ The other modules write, index and read pages (`page_file`, `page_index`, `reade
 compare versions (`shared_pages`).
 """
 
+from semistream.relation.cached_pages import mapped_pages
 from semistream.relation.locator import Locator
 from semistream.relation.mapped_pages import MappedPages
 from semistream.relation.master_table import MasterTable
@@ -33,6 +34,7 @@ __all__ = [
     "PageReader",
     "Vacuumed",
     "VersionInfo",
+    "mapped_pages",
     "same_rows",
     "shard_of",
 ]

@@ -24,7 +24,7 @@ from semistream.kernels.copying import SPILL
 from semistream.kernels.mapped_index import CHECKED, RESIDENT, UNLIKE, MappedIndex, note_resident
 from semistream.relation.reader import PageReader
 
-__all__ = ["MappedPages"]
+__all__ = ["MappedPages", "can_be_mapped"]
 
 _SCRATCH: Final = 1 << 14
 """Pages of the operating system that it is asked about at a time."""
@@ -51,7 +51,6 @@ class MappedPages:
 
     def __init__(self, reader: PageReader) -> None:
         """Map the files and look which pages are held."""
-        self._reader = reader
         index = reader.index
         self._files = {number: os.fstat(fd) for number, fd in reader.descriptors.items()}
         self._maps: list[mmap.mmap] = []
@@ -61,28 +60,29 @@ class MappedPages:
             memory.madvise(mmap.MADV_RANDOM)
             self._maps.append(memory)
             base[number] = np.frombuffer(memory, np.uint8).ctypes.data
-        known = self._known_pages()
-        self.index = MappedIndex(
-            index.first,
-            index.last,
-            index.file,
-            index.offset,
-            index.length,
-            index.rows,
-            index.checksum,
-            known.state,
-            base,
-            known.places,
+        known = self._known_pages(reader)
+        self._start(
+            reader,
+            MappedIndex(
+                index.first,
+                index.last,
+                index.file,
+                index.offset,
+                index.length,
+                index.rows,
+                index.checksum,
+                known.state,
+                base,
+                known.places,
+            ),
         )
+
+    def _start(self, reader: PageReader, index: MappedIndex) -> None:
+        self._reader, self.index = reader, index
         self._scratch = np.zeros(_SCRATCH, np.uint8)
         self._looked_at = self._look_seconds = 0.0
         self._faults = 0
         self.look()
-
-    @classmethod
-    def of(cls, reader: PageReader) -> MappedPages | None:
-        """The reader's pages, if its files can be mapped; None if not."""
-        return cls(reader) if _can_be_mapped(reader) else None
 
     def look(self) -> None:
         """Ask the operating system which pages it holds. O(pages), some 50 ns for each 4 KB."""
@@ -135,6 +135,10 @@ class MappedPages:
                     "build the master again."
                 )
 
+    def drop(self, page: int) -> None:
+        """A page is not as it was written: raise `CorruptPageError`, unless it is a mere copy."""
+        self.refuse(page)
+
     def refuse(self, page: int) -> NoReturn:
         """Raise `CorruptPageError` for a page that is not as it was written."""
         raise self._reader.corrupt(page, "its checksum or its content is not what was written")
@@ -145,15 +149,15 @@ class MappedPages:
         while self._maps:
             self._maps.pop().close()
 
-    def _known_pages(self) -> _Known:
+    def _known_pages(self, reader: PageReader) -> _Known:
         """What is known in this process of the pages of just these files."""
-        index = self._reader.index
+        index = reader.index
         files = tuple(
             (number, told.st_dev, told.st_ino, told.st_size, *_times(told))
             for number, told in self._files.items()
         )
         digest = xxhash.xxh3_128(index.to_bytes()).digest()
-        key = (files, digest, self._reader.rules.key)
+        key = (files, digest, reader.rules.key)
         fresh = _Known(np.zeros(len(index), np.uint8), np.zeros(3, np.int64))
         known = _known.setdefault(key, fresh)
         _known.move_to_end(key)
@@ -162,7 +166,7 @@ class MappedPages:
         return known
 
 
-def _can_be_mapped(reader: PageReader) -> bool:
+def can_be_mapped(reader: PageReader) -> bool:
     """Whether all files are open, local, and a little longer than their last page."""
     index, open_files = reader.index, reader.descriptors
     if not len(index) or not set(np.unique(index.file).tolist()) <= set(open_files):

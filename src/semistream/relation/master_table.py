@@ -24,7 +24,7 @@ from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import ArrowData, SparkFrame
 from semistream.relation.master_version import MasterVersion
-from semistream.relation.storage import Location, Storage, storage_at, storage_faults
+from semistream.relation.storage import CacheSetting, Location, Storage, storage_at, storage_faults
 from semistream.relation.updates.change import Change, KeyData, deletion, upsertion
 from semistream.relation.updates.update import update
 from semistream.relation.versions.manifest import read_manifest
@@ -235,13 +235,17 @@ class MasterTable(MasterVersion):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle its location and version, not its content; unpickling opens it again."""
-        return _reopened, (self.location, self.version, self._shard)
+        return _reopened, (self.location, self.version, self._shard, self._cache)
 
     def _updated(self, change: Change, everything: bool = False) -> MasterTable:
         version = update(self, change, everything)
         return MasterTable(self._storage, read_manifest(self._storage, version))
 
 
-def _reopened(location: str, version: int, shard: int | None) -> MasterTable:
+def _reopened(
+    location: str, version: int, shard: int | None, cache: CacheSetting | None
+) -> MasterTable:
     master = MasterTable.open(location, version)
+    if cache is not None:
+        master = master.cached(*cache)
     return master if shard is None else master.shard(shard)

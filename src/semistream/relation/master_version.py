@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +16,13 @@ from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.page_rules import PageRules
 from semistream.relation.reader import PageReader
-from semistream.relation.storage import PageFiles, Storage
+from semistream.relation.storage import (
+    CacheSetting,
+    LocalStorage,
+    Location,
+    PageFiles,
+    Storage,
+)
 from semistream.relation.versions.integrity import check_files
 from semistream.relation.versions.manifest import Manifest, StoredFile
 
@@ -37,6 +42,7 @@ class MasterVersion:
         self._storage = storage
         self._manifest = manifest
         self._shard: int | None = None
+        self._cache: CacheSetting | None = None
         self._locator_pages: PageIndex | None = None
         self._filter: MembershipFilter | None = None
         self._stored_schema = manifest.stored_schema
@@ -58,7 +64,7 @@ class MasterVersion:
                 f"There is no shard {number!r} of {self!r}. It has {self.shard_count}, numbered "
                 "from 0; open the whole master table to have them all."
             )
-        part = copy.copy(self)
+        part = self._twin()
         part._shard = number
         starts, locator_starts = self._manifest.shard_starts, self._manifest.locator_starts
         part._pages = self._pages.part(starts[number], starts[number + 1])
@@ -67,6 +73,23 @@ class MasterVersion:
                 locator_starts[number], locator_starts[number + 1]
             )
         return part
+
+    def cached(self, folder: Location, limit: int | str) -> Self:
+        """The same version, read through copies of its pages on a local disk.
+
+        `limit` are the bytes that the copies of all master tables may take in `folder` together,
+        such as "20GB"; whoever uses the folder gives the same. A master table on a local disk needs
+        no copies, and stays as it is.
+        """
+        other = self._twin()
+        setting = CacheSetting.of(folder, limit)
+        other._cache = setting if self.is_far else None
+        return other
+
+    @property
+    def cache(self) -> CacheSetting | None:
+        """Where copies of its pages are kept, and how many bytes; None for none."""
+        return self._cache
 
     @property
     def path(self) -> Path | str:
@@ -185,6 +208,16 @@ class MasterVersion:
         files = self._page_files(self._manifest.page_files)
         return PageReader(files, self._pages, self._stored_schema, io, self._rules())
 
+    @property
+    def is_far(self) -> bool:
+        """Whether a read may take tens of milliseconds, but many can be under way at a time."""
+        return not isinstance(self._storage, LocalStorage)
+
+    @property
+    def can_be_mapped(self) -> bool:
+        """Whether its pages, or copies of them, are files of this machine."""
+        return self._page_files(()).can_be_mapped
+
     def locator(self, io: str = "buffered") -> Locator | None:
         """A new locator for layout "given"; None for layout "key", where `pages` suffices."""
         if self._locator_pages is None:
@@ -222,6 +255,12 @@ class MasterVersion:
             f"rows={self.row_count}, pages={self.page_count})"
         )
 
+    def _twin(self) -> Self:
+        """Another object with the same content. Not `copy.copy`, which would open it again."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def _index(self, role: str) -> PageIndex:
         stored = self._manifest.files[role]
         return PageIndex.load(self._storage, stored.path, stored.checksum)
@@ -242,4 +281,4 @@ class MasterVersion:
         return codes
 
     def _page_files(self, stored: tuple[StoredFile, ...]) -> PageFiles:
-        return PageFiles(self._storage, tuple(file.path for file in stored))
+        return PageFiles(self._storage, tuple(file.path for file in stored), self._cache)

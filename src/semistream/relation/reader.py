@@ -23,7 +23,7 @@ from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
 from semistream.relation.page_rules import PageRules
-from semistream.relation.storage import PageFiles, PageSource
+from semistream.relation.storage import CachedFile, FilePages, PageFiles, PageSource
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
@@ -202,12 +202,10 @@ class PageReader:
 
     def fill(self, stretch: np.void, frame: Frame) -> int:
         """Read a stretch to its place in the frame and check it. Returns the bytes read."""
-        before, place = self.bytes_read, int(stretch["place"])
-        first, stop = int(stretch["first"]), int(stretch["stop"])
-        self._fill(frame, place, first, stop)
+        place, first, stop = (int(stretch[name]) for name in ("place", "first", "stop"))
+        read = self._read(frame, place, first, stop)
         for page in range(first, stop):
             self._check(page, place - self._base(first), frame)
-        read, self.bytes_read = self.bytes_read - before, before
         return read
 
     def unsound(self, stretch: np.void) -> CorruptPageError:
@@ -256,6 +254,11 @@ class PageReader:
 
     def _fill(self, frame: Frame, place: int, first: int, stop: int) -> int:
         """Read a stretch of pages to `place` in the frame. Returns the bytes it takes there."""
+        self.bytes_read += self._read(frame, place, first, stop)
+        return self._size(first, stop)
+
+    def _read(self, frame: Frame, place: int, first: int, stop: int) -> int:
+        """Read a stretch of pages to `place` in the frame. Returns the bytes read."""
         base = self._base(first)
         wanted, size = self._end(stop) - base, self._size(first, stop)
         if place + size > frame.nbytes:
@@ -264,7 +267,7 @@ class PageReader:
                 "on. Please report this."
             )
         source = self._source(self.index.file.item(first))
-        filled = 0
+        filled = read = 0
         while filled < wanted:
             # After a short direct read, the next one must begin at an aligned position again.
             at = filled & -self.grain
@@ -276,9 +279,14 @@ class PageReader:
             if at + got <= filled:
                 page = self._page_at(base + filled, first, stop)
                 raise self.corrupt(page, f"the file ends at byte {base + filled}")
-            self.bytes_read += at + got - filled
+            read += at + got - filled
             filled = at + got
-        return size
+        return read
+
+    @property
+    def keeps_files_open(self) -> bool:
+        """Whether no file is closed before the reader is: then several threads may `fill`."""
+        return len(np.unique(self.index.file)) <= len(self._open)
 
     @property
     def descriptors(self) -> dict[int, int]:
@@ -288,7 +296,7 @@ class PageReader:
     def _open_descriptors(self) -> NDArray[np.int64]:
         """The descriptor of each file, for kernels; -1 where it has none or may be closed."""
         descriptors = np.full(len(self.files.names), -1, np.int64)
-        if len(np.unique(self.index.file)) <= len(self._open):
+        if self.keeps_files_open:
             for number, source in self._open.items():
                 descriptors[number] = source.descriptor
         return descriptors
@@ -301,25 +309,38 @@ class PageReader:
                 raise InternalError("A closed page reader was asked to read. Please report this.")
             while len(self._open) >= self._most_open:
                 self._open.popitem(last=False)[1].close()
-            source = self._open[number] = self._opened(self.files.names[number])
+            source = self._open[number] = self._opened(number)
         elif len(self._open) > 1:
             self._open.move_to_end(number)
         return source
 
-    def _opened(self, name: str) -> PageSource:
+    def _opened(self, number: int) -> PageSource:
         """Open a file; if the process has too many open, this reader gives up its own."""
         while True:
             try:
-                return self.files.storage.open_pages(name, self._direct)
+                return self.files.opened(number, self._direct, self._pages_of)
             except OSError as error:
                 if error.errno not in _TOO_MANY:
                     raise
                 if not self._open:
                     raise OptionError(
-                        f"{self.files.storage.shown(name)} cannot be opened: this process has too "
+                        f"{self.files.shown(number)} cannot be opened: this process has too "
                         "many files open. Raise the limit (ulimit -n)."
                     ) from error
                 self._open.popitem(last=False)[1].close()
+
+    @property
+    def cached_files(self) -> dict[int, CachedFile]:
+        """The files that are read through a page cache; none unless all stay open."""
+        cached = {n: file for n, file in self._open.items() if isinstance(file, CachedFile)}
+        return cached if self.keeps_files_open and len(cached) == len(self._open) else {}
+
+    def _pages_of(self, number: int) -> FilePages:
+        """The pages of one file, as they lie in it."""
+        pages = np.flatnonzero(self.index.file == number)
+        pages = pages[np.argsort(self.index.offset[pages])]
+        index = self.index
+        return FilePages(index.offset[pages], index.length[pages], index.checksum[pages])
 
     def _page_at(self, position: int, first: int, stop: int) -> int:
         """The first page of a stretch that is not complete before `position`."""

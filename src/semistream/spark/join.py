@@ -68,6 +68,8 @@ def join(
     shuffle: bool | None = None,
     metrics: Location | None = None,
     learned: Location | None = None,
+    cache: Location | None = None,
+    cache_bytes: int | str = "10GB",
     sample: float | Sample | None = None,
     **options: Option,
 ) -> DataFrame:
@@ -108,11 +110,17 @@ def join(
         learned: a folder on a local disk, where workers leave the keys that the stream keeps asking
             for. A worker that starts later, in this query or the next, begins with them. It is a
             hint: it changes what is fast, never what comes out.
+        cache: for a master in an object store, a folder on each executor's own disk, where its
+            workers keep copies of the pages they have read; see docs/object-stores.md. The same as
+            giving `master.cached(cache, cache_bytes)`.
+        cache_bytes: how many bytes these copies may take, of all masters together.
         sample: the share of the stream's tuples to join, or a `Sample`, as in `engine`. A replay
             of a micro-batch has the same tuples.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     known: dict[str, Any] = dict(options)
+    if cache is not None:
+        master = master.cached(cache, cache_bytes)
     task, schema = join_task(
         df,
         master,
@@ -208,6 +216,7 @@ def join_task(
         options=tuple(sorted(chosen.items())),
         metrics=_absolute(metrics, "metrics"),
         learned=_absolute(learned, "learned"),
+        cache=master.cache,
         shards=master.shard_count,
         terms=None if terms.is_plain else terms,
     )
@@ -278,6 +287,7 @@ def _condition_task(
         columns=tuple(shape.payload),
         types=carried_types(master, shape.payload),
         metrics=_absolute(metrics, "metrics"),
+        cache=master.cache,
         shards=master.shard_count,
     )
     return task, joined_schema(df, shape, pinned)

@@ -35,6 +35,7 @@ from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.parts.learned import Learned, Legacy
 from semistream.relation import MasterTable
+from semistream.relation.storage import CacheSetting
 from semistream.sampling import Sample, sampled
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
@@ -120,6 +121,8 @@ class JoinTask:
     """A folder where each task that finishes leaves a JSON file; None for none."""
     learned: str | None = None
     """A folder where workers leave the keys they have learned; None for none."""
+    cache: CacheSetting | None = None
+    """A folder of the executor's disk for copies of pages, and the bytes they may take there."""
     shards: int = 1
     """Shards of the master table."""
     condition: Condition | None = None
@@ -298,6 +301,8 @@ class EngineKey(NamedTuple):
         """The version of the master to join with; an error if it does not fit the query."""
         task = self.task
         master = MasterTable.open(task.path, self.version)
+        if task.cache is not None:
+            master = master.cached(*task.cache)
         columns = task.columns or ()
         if task.types is not None and not still_has(master, columns, task.types):
             wanted = dict(zip(columns, task.types, strict=True))

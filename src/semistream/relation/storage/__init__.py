@@ -3,11 +3,11 @@
 The rest of `relation` reads and writes files through a `Storage` and does not know which it is.
 """
 
+from semistream.relation.storage.cached_file import CachedFile, FilePages
 from semistream.relation.storage.faults import storage_error, storage_faults
 from semistream.relation.storage.files import (
     FOLDERS,
     FileEntry,
-    PageFiles,
     PageSource,
     Storage,
     checksum_bytes,
@@ -15,6 +15,8 @@ from semistream.relation.storage.files import (
 )
 from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.location import Location, is_uri, local_path, storage_at
+from semistream.relation.storage.page_cache import CacheSetting
+from semistream.relation.storage.page_files import PageFiles
 from semistream.relation.storage.remote import RemoteStorage
 from semistream.relation.storage.secrecy import (
     harmless,
@@ -26,7 +28,10 @@ from semistream.relation.storage.secrecy import (
 
 __all__ = [
     "FOLDERS",
+    "CacheSetting",
+    "CachedFile",
     "FileEntry",
+    "FilePages",
     "LocalStorage",
     "Location",
     "PageFiles",

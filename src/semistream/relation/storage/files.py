@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,7 +18,6 @@ import xxhash
 __all__ = [
     "FOLDERS",
     "FileEntry",
-    "PageFiles",
     "PageSource",
     "Storage",
     "checksum_bytes",
@@ -128,18 +126,6 @@ class Storage(Protocol):
     def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading; `direct` bypasses the operating system's page cache."""
         ...
-
-
-@dataclass(frozen=True)
-class PageFiles:
-    """The page files that the `file` column of a page index numbers."""
-
-    storage: Storage
-    names: tuple[str, ...]
-
-    def shown(self, number: int) -> str:
-        """The full name of a file, for people to read."""
-        return self.storage.shown(self.names[number])
 
 
 def checksum_bytes(data: bytes | memoryview) -> str:

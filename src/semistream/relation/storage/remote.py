@@ -16,6 +16,7 @@ import contextlib
 import errno
 import math
 from collections.abc import Iterable, Sequence
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -31,6 +32,7 @@ CLAIM, SEAL = ".claim", ".sealed"
 
 _WITHOUT_FOLDERS = {"s3", "gcs", "abfs"}
 _FEW = 8
+_SHORT = 1 << 20
 
 
 class RemoteStorage:
@@ -223,12 +225,21 @@ class RemoteSource:
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
+        self._one_seeks = Lock()
         self.descriptor = -1
 
     def read_into(self, memory: memoryview, position: int) -> int:
-        """Read into memory from `position` on, without a copy; returns the bytes read."""
-        self._file.seek(position)
-        return int(self._file.readinto(memory))
+        """Read into memory from `position` on; returns the bytes read.
+
+        Several threads may read at a time. A long read is not copied, but they take turns.
+        """
+        if len(memory) <= _SHORT:
+            got = self._file.read_at(len(memory), position)
+            memory[: len(got)] = got
+            return len(got)
+        with self._one_seeks:
+            self._file.seek(position)
+            return int(self._file.readinto(memory))
 
     def close(self) -> None:
         """Close the file."""
