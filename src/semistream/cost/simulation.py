@@ -18,6 +18,7 @@ _SLOTS = 8192
 """A larger table is scaled down to so many slots; with fewer, the groups would be too large."""
 _ALONE = 64
 """So many of the heaviest partitions are simulated singly, the lighter ones in groups."""
+_STEPS = 4096
 _FILLINGS = 60
 _SEED = 20
 
@@ -39,8 +40,12 @@ def simulated_reads(
 def _drawn(weights: Floats, tuples: int) -> NDArray[np.int32]:
     """The partitions that tuples fall on, by chance, in proportion to the weights."""
     chance = np.random.RandomState(_SEED).random_sample(tuples)
-    homes = np.searchsorted(np.cumsum(weights / weights.sum()), chance, side="right")
-    return np.minimum(homes, len(weights) - 1).astype(np.int32)
+    ends = np.cumsum(weights / weights.sum())
+    # Where to begin to look for a number: its place in a table of equal steps.
+    starts = np.searchsorted(ends, np.arange(_STEPS) / _STEPS, side="right").astype(np.int32)
+    homes = np.empty(tuples, np.int32)
+    _fall(chance, ends, starts, homes)
+    return homes
 
 
 def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
@@ -51,6 +56,19 @@ def _scaled(shares: Shares, slots: float) -> tuple[Floats, Floats, float]:
     groups = max(1, round(len(light) / factor))
     begins = np.unique(np.linspace(0, len(light), groups, endpoint=False).astype(np.int64))
     return np.add.reduceat(light, begins) if len(light) else light, heavy, factor
+
+
+@kernel
+def _fall(
+    chance: Floats, ends: Floats, starts: NDArray[np.int32], homes: NDArray[np.int32]
+) -> None:
+    """Find for each number the first of the ends above it; the last one if none is."""
+    last = len(ends) - 1
+    for i in range(len(chance)):
+        home = min(starts[int(chance[i] * len(starts))], last)
+        while home < last and ends[home] <= chance[i]:
+            home += 1
+        homes[i] = home
 
 
 @kernel

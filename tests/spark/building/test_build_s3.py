@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,22 @@ def test_a_build_on_s3(spark: SparkSession, folder: str, tmp_path: Path) -> None
     )
     assert newer.vacuum(keep_versions=1).versions == (1, 2)
     assert ss.MasterTable.open(folder).version == 3
+
+
+def test_a_join_keeps_copies_of_pages(spark: SparkSession, folder: str, tmp_path: Path) -> None:
+    data = pa.table({"id": range(5_000), "name": [f"{i:>200}" for i in range(5_000)]})
+    uri = folder.replace("products", "copied")
+    master = ss.MasterTable.from_arrow(data, uri, key="id", page_bytes=8192)
+    ids = pa.table({"id": [i * 7 % 5_100 for i in range(3_000)]})
+    stream, cache = spark.createDataFrame(ids).coalesce(1), tmp_path / "cache"
+    wanted = oracle_join(ids.to_batches(), data, on="id", how="left").rows
+    for turn in ("first", "again"):
+        metrics = tmp_path / turn
+        options = {"how": "left", "memory": "512KB", "cache": cache, "metrics": metrics}
+        out = ss.join(stream, master, on="id", **options, cache_bytes="16MB")
+        assert_same_rows(out.toArrow(), wanted)
+        records = [json.loads(path.read_text()) for path in metrics.iterdir()]
+        found = sum(record["in_place_rows"] for record in records)
+        assert found == (0 if turn == "first" else sum(i < 5_000 for i in ids["id"].to_pylist()))
+    copies = list(cache.rglob("*.copy"))
+    assert 0 < sum(path.stat().st_blocks * 512 for path in copies) <= 16 << 20
