@@ -87,7 +87,7 @@ class MasterVersion:
         return other
 
     @property
-    def cache(self) -> CacheSetting | None:
+    def cache(self) -> tuple[str, int] | None:
         """Where copies of its pages are kept, and how many bytes; None for none."""
         return self._cache
 

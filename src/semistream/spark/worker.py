@@ -35,7 +35,6 @@ from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.parts.learned import Learned, Legacy
 from semistream.relation import MasterTable
-from semistream.relation.storage import CacheSetting
 from semistream.sampling import Sample, sampled
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
@@ -121,7 +120,7 @@ class JoinTask:
     """A folder where each task that finishes leaves a JSON file; None for none."""
     learned: str | None = None
     """A folder where workers leave the keys they have learned; None for none."""
-    cache: CacheSetting | None = None
+    cache: tuple[str, int] | None = None
     """A folder of the executor's disk for copies of pages, and the bytes they may take there."""
     shards: int = 1
     """Shards of the master table."""
