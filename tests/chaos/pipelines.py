@@ -15,6 +15,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,10 +89,11 @@ class Killed:
     told: list[str] = field(default_factory=list)
     """What it has said of errors."""
 
-    def run(self, point: str = "", steps: dict[int, str] | None = None) -> bool:
+    def run(self, point: str = "", steps: dict[int, str] | None = None, driver: str = "") -> bool:
         """Run the pipeline to its end or death; whether it has come to its end.
 
         It dies at the crash point; at step number `i` a process of the kind `steps[i]` is killed.
+        If the point is one of tasks, the driver may die at another.
         """
         mark = self.scratch / f"mark-{len(self.kills)}-{self.rng.getrandbits(40)}"
         local = str(self.scratch / "tmp")
@@ -100,7 +102,7 @@ class Killed:
         if point:
             environment |= {"SEMISTREAM_CRASH_AT": point, "SEMISTREAM_CRASH_MARK": str(mark)}
         command = [sys.executable, "-m", "tests.chaos.pipeline_script"]
-        command += [str(self.shop.folder), str(self.rejected), self.url]
+        command += [str(self.shop.folder), str(self.rejected), self.url, driver]
         with (
             open(self.scratch / "log", "ab") as log,
             subprocess.Popen(
@@ -120,6 +122,8 @@ class Killed:
                     process.kill()
         if mark.exists():
             self.kills[point.partition(":")[0]] += 1
+        if driver and started.returncode == -signal.SIGKILL:
+            self.kills[driver] += 1
         if not is_done and started.returncode == 1 and not self.told:
             self.told.append("an error that is none of ours, see the log")
         return is_done
