@@ -1,14 +1,15 @@
 """What it costs to check pages before they are followed: each join with the checks and without.
 
-    python benchmarks/checks.py [--rows 500000] [--tuples 500000] [--repeat 9] …
+    python benchmarks/checks.py [--rows 200000] [--tuples 200000] [--repeat 31] …
 
 A page is checked once, when it is first used, so each run opens the master anew and meets every
 page for the first time. R lies in the page cache. "Without" are the same kernels compiled with
-checks that say yes at once, in the same process; both take turns, and CPU times are compared, since
-other work on the machine changes those least. Checksums are computed in both.
+checks that say yes at once, in the same process. Checksums are computed in both.
 
-Two such times differ by more than the checks cost, so the checks of all pages are timed alone too,
-and given as a share of the run's time.
+It can run on a busy machine. Both take turns in short runs, and each pair of neighbours gives one
+ratio of CPU times, so other work meets both alike. Told are the median of these ratios, and the
+interval that holds the true median in 95 of 100 such measurements. The checks of all pages are
+timed alone too, and given as a share of the run's time.
 
 Writes one JSON line per way to benchmarks/results/checks.jsonl.
 """
@@ -17,10 +18,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -82,12 +83,14 @@ def _places_only(
 
 
 @_uncached
-def _yes(values: int, wide: bool, rows: int, first: int, last: int) -> bool:
+def _yes(values: int, wide: bool, rows: int, first: int, last: int, in_order: bool) -> bool:
     return True
 
 
 @_uncached
-def _yes_sound(at: int, page: int, pages: Any, widths: NDArray[np.int64], column: int) -> bool:
+def _yes_sound(
+    at: int, page: int, pages: Any, widths: NDArray[np.int64], column: int, in_order: bool
+) -> bool:
     return True
 
 
@@ -210,28 +213,35 @@ def main() -> None:
             way.seconds = {which: taken[1:] for which, taken in way.seconds.items()}
     lines = []
     for name, way in ways.items():
-        of_medians = _ratio(way.seconds, statistics.median)
-        of_best = _ratio(way.seconds, best)
-        print(f"{name:<10} CPU with / without checks: {of_best:.3f} best, {of_medians:.3f} median")
+        low, middle, high = paired(way.seconds["with"], way.seconds["without"])
+        told = f"{middle:.3f} ({low:.3f} to {high:.3f})"
+        print(f"{name:<10} CPU with / without checks: {told}")
         share = seconds / best(way.seconds["without"])
         print(f"{'':<10} checks of all pages alone: {share:.2%} of the CPU time of a run")
-        line = {"way": name, "of_best": of_best, "of_medians": of_medians, "alone": share}
+        line = {"way": name, "ratio": middle, "low": low, "high": high, "alone": share}
         lines.append(line | {"cpu_seconds": way.seconds, "parameters": vars(args)})
     write_results(RESULTS / "checks.jsonl", lines, machine(ss.__version__))
 
 
-def _ratio(seconds: dict[str, list[float]], of: Callable[[list[float]], float]) -> float:
-    return of(seconds["with"]) / of(seconds["without"])
+def paired(with_checks: list[float], without: list[float]) -> tuple[float, float, float]:
+    """The median of the ratios of neighbours, between the ends of its 95 % interval."""
+    ratios = sorted(one / other for one, other in zip(with_checks, without, strict=True))
+    # A median lies outside of these with the chance of so many heads, or fewer, of a fair coin.
+    chance, cut = 0.0, 0
+    while (chance := chance + math.comb(len(ratios), cut) / 2 ** len(ratios)) < 0.025:
+        cut += 1
+    at = max(cut - 1, 0)
+    return ratios[at], statistics.median(ratios), ratios[-1 - at]
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=500_000)
-    parser.add_argument("--tuples", type=int, default=500_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--tuples", type=int, default=200_000)
     parser.add_argument("--share", type=float, default=0.05)
     parser.add_argument("--exponent", type=float, default=1.0)
-    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--repeat", type=int, default=31)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--folder", default=None, help="where to put R")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))

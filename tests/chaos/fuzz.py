@@ -69,12 +69,17 @@ class _Maker:
         return pa.table(arrays, names=self.names)
 
 
+def _size(rng: random.Random, most: int) -> int:
+    """A number below `most`. Every order of magnitude is as likely: most cases cost little."""
+    return int(most ** rng.random()) - 1
+
+
 def _case(rng: random.Random, folder: Path) -> Verdict:
     key = [rng.choice(KEYS) for _ in range(rng.choice([1, 1, 1, 2]))]
     left, right = _Maker(rng, "s", key), _Maker(rng, "m", key)
     width = len(key)
     layout = rng.choice(["key", "given"])
-    stored = right.rows(rng.randrange(800), 0.03)
+    stored = right.rows(_size(rng, 800), 0.03)
     master = ss.MasterTable.from_arrow(
         right.table(stored),
         folder / "r",
@@ -101,7 +106,7 @@ def _case(rng: random.Random, folder: Path) -> Verdict:
             master = master.compact()
     algorithm, how = rng.choice(ALGORITHMS), rng.choice(["inner", "left"])
     memory = rng.choice([300_000, 600_000, 1 << 20, 8 << 20])
-    arrivals = left.rows(rng.randrange(1500), 0.05)
+    arrivals = left.rows(_size(rng, 1500), 0.05)
     table = left.table(arrivals)
     batches = table.combine_chunks().to_batches(max_chunksize=rng.choice([7, 200, 4000]))
     note = f"{algorithm} {how} {memory} {layout} {table.schema} {master.schema}"
@@ -133,4 +138,4 @@ def _add(model: dict[Any, list[Any]], rows: list[tuple[Any, ...]], width: int) -
             model.setdefault(row[:width], []).append(row)
 
 
-ATTACK = Attack("fuzz", _case, per_child=100)
+ATTACK = Attack("fuzz", _case, per_child=200)

@@ -1,6 +1,6 @@
 """A pipeline in a process of its own, which tells its steps: see tests/chaos/pipelines.py.
 
-python -m tests.chaos.pipeline_script FOLDER REJECTED SPARK_MASTER
+python -m tests.chaos.pipeline_script FOLDER REJECTED SPARK_MASTER [CRASH_POINT_OF_THE_DRIVER]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import semistream as ss
+from semistream import crash_points
 from semistream.errors import MasterNotFoundError, SemistreamError
 from semistream.spark.pipeline.pipeline import Pipeline
 from semistream.spark.pipeline.routes import Retry
@@ -27,8 +28,10 @@ CLUSTER = {
 }
 
 
-def main(folder: Path, rejected: str, master: str) -> None:
+def main(folder: Path, rejected: str, master: str, crash_at: str = "") -> None:
     """Build what is not there yet, then run the pipeline to its end."""
+    if crash_at:
+        crash_points.arm(crash_at)
     for owner, names in STEPS.items():
         for name in names:
             tell(owner, name)
@@ -69,7 +72,7 @@ def main(folder: Path, rejected: str, master: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+        main(Path(sys.argv[1]), *sys.argv[2:])
     except SemistreamError as error:
         print("told", type(error).__name__, str(error).partition("\n")[0], flush=True)
         sys.exit(1)

@@ -46,6 +46,16 @@ ALLOWED: Final = {
 }
 """How much may be added over the judged part of a run, whatever its length. The log keeps a
 thousand batches, and Spark a hundred, so the first of a run add to the disk."""
+SETTINGS: Final = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+"""Spark remembers the last thousand jobs and hundred batches. Here it forgets them soon, so that
+the heap and the disk are as full as they get after a minute, and what still grows is a leak."""
 JAVA: Final = "-Xms768m -XX:+AlwaysPreTouch -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """All of the heap is resident from the start: what it really needs shows after it is cleaned up."""
 
@@ -99,7 +109,8 @@ class Soak:
 
     def run(self, minutes: float) -> str:
         """Let it run so long; what is wrong at the end, or nothing."""
-        spark = ss.local_session(2, "768m", **{"spark.driver.extraJavaOptions": JAVA})
+        more = {**SETTINGS, "spark.driver.extraJavaOptions": JAVA}
+        spark = ss.local_session(2, "768m", **more)
         reader = spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1)
         # Files that are joined are removed, so that the source does not grow.
         reader = reader.option("cleanSource", "delete")

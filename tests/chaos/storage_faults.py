@@ -347,7 +347,8 @@ def tried(shop: Shop, run: Callable[[Operation], str], where: str, name: str = "
 
 def _run(operation: Operation, faults: Faults) -> str:
     """How the operation ended."""
-    if faults.kind == "killed":
+    if faults.kind == "killed" and operation.name != "join":
+        # A join writes nothing: there is no call where it could be killed.
         child = PROCESSES.Process(target=operation.run, args=(faults,))
         child.start()
         child.join()

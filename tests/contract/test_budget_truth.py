@@ -110,7 +110,7 @@ def strings(rows: int, tuples: int) -> tuple[pa.Table, pa.Table]:
 
 
 DATA = {"fixed": fixed, "strings": strings}
-SIZES = [(4, "key"), (4, "given"), (32, "key"), (256, "key")]
+SIZES = [(4, "key"), (4, "given"), (64, "key")]
 """Megabytes, and the master's layout."""
 
 
@@ -119,11 +119,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(s, marks=pytest.mark.slow) if s[0] > 32 else s for s in SIZES],
-    ids=lambda size: f"{size[0]}MB-{size[1]}",
-)
+@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size[0]}MB-{size[1]}")
 def sized(
     request: pytest.FixtureRequest, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Sized:

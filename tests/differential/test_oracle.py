@@ -16,8 +16,8 @@ import pytest
 import semistream as ss
 from semistream import keys
 
-SAMPLES = 110
-COLLIDING = 40
+SAMPLES = 72
+COLLIDING = 24
 
 
 @pytest.mark.parametrize("number", range(SAMPLES))

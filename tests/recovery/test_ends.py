@@ -17,8 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import semistream as ss
+from semistream import cli
 from tests.recovery.conftest import Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
@@ -92,22 +94,36 @@ def run_file(
     return launched([sys.executable, "-m", "semistream", "run", str(path)], processes)
 
 
-def wait_for_output(folder: Path, batches: int = 1) -> None:
+def wait_for_output(folder: Path, count: int = 1) -> None:
     for _ in range(1200):
-        if len(list((folder / "out").glob("batch=*"))) >= batches:
+        if batches(folder) >= count:
             return
         time.sleep(0.1)
     raise AssertionError("No batch came.")
 
 
-def test_ctrl_c_says_one_line(folder: Path, processes: list[subprocess.Popen[str]]) -> None:
-    one = run_file(folder, processes)
-    wait_for_output(folder, 2)
-    one.send_signal(signal.SIGINT)
+def batches(folder: Path) -> int:
+    return len(list((folder / "out").glob("batch=*")))
+
+
+def killed(one: subprocess.Popen[str], command: str) -> None:
+    root = Process.of(one.pid)
+    for process in root.below(command) if root else []:
+        process.kill()
+
+
+def says_one_line(folder: Path, one: subprocess.Popen[str], command: str, said: str) -> None:
+    """Kill the processes of this command until the pipeline ends, and read its terminal."""
+    for _ in range(600):
+        killed(one, command)
+        if one.poll() is not None:
+            break
+        time.sleep(0.1)
     told = one.communicate(timeout=120)[0]
-    assert one.returncode == 0
-    assert "Stopped. To go on: semistream run" in told
-    for word in ("Exception", "\tat ", "Traceback", "ERROR"):
+    assert one.returncode == 1
+    assert said in told
+    assert f"Spark's own messages are in {folder}" in told
+    for word in _FRIGHTENING:
         assert word not in told
 
 
@@ -127,54 +143,41 @@ def test_a_known_error_says_one_line_that_names_the_log(
         assert word not in told
 
 
-@pytest.mark.parametrize(
-    ("killed", "said"),
-    [
-        ("org.apache.spark.deploy.SparkSubmit", "Spark's Java process has ended"),
-        ("pyspark.daemon", "A worker process of Spark has ended while the pipeline shop ran. It"),
-    ],
-)
-def test_a_killed_process_says_one_line_that_names_the_log(
-    killed: str, said: str, folder: Path, processes: list[subprocess.Popen[str]]
+def test_a_killed_worker_says_one_line_that_names_the_log(
+    folder: Path, processes: list[subprocess.Popen[str]]
 ) -> None:
     one = run_file(folder, processes)
     wait_for_output(folder, 1)
-    for _ in range(600):
-        root = Process.of(one.pid)
-        for process in root.below(killed) if root else []:
-            process.kill()
-        if one.poll() is not None:
-            break
-        time.sleep(0.1)
-    told = one.communicate(timeout=120)[0]
-    assert one.returncode == 1
-    assert said in told
-    assert f"Spark's own messages are in {folder}" in told
-    for word in _FRIGHTENING:
-        assert word not in told
+    said = "A worker process of Spark has ended while the pipeline shop ran. It"
+    says_one_line(folder, one, "pyspark.daemon", said)
 
 
-def test_a_dead_java_process_is_one_clear_error_and_nothing_is_lost(
+def test_a_dead_java_process_is_one_clear_line_and_nothing_is_lost(
     folder: Path, processes: list[subprocess.Popen[str]]
 ) -> None:
+    """It dies under the command, then under a program, and then the command goes on."""
+    java = "org.apache.spark.deploy.SparkSubmit"
+    one = run_file(folder, processes)
+    wait_for_output(folder, 1)
+    says_one_line(folder, one, java, "Spark's Java process has ended")
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    one = launched([sys.executable, str(script), str(folder)], processes)
-    wait_for_output(folder, 2)
-    root = Process.of(one.pid)
-    assert root is not None
-    (java,) = root.below("org.apache.spark.deploy.SparkSubmit")
-    java.kill()
-    told = one.communicate(timeout=120)[0]
+    two = launched([sys.executable, str(script), str(folder)], processes)
+    wait_for_output(folder, batches(folder) + 1)
+    killed(two, java)
+    told = two.communicate(timeout=120)[0]
     assert "told: Spark's Java process has ended while the pipeline shop ran" in told
     for word in _FRIGHTENING:
         assert word not in told
     assert "Traceback" in (folder / "spark.log").read_text()
     again = run_file(folder, processes)
-    before = len(list((folder / "out").glob("batch=*")))
-    wait_for_output(folder, before + 1)
+    wait_for_output(folder, batches(folder) + 1)
     again.send_signal(signal.SIGINT)
-    again.communicate(timeout=120)
+    told = again.communicate(timeout=120)[0]
+    assert again.returncode == 0
+    assert "Stopped. To go on: semistream run" in told
+    for word in ("Exception", "\tat ", "Traceback", "ERROR"):
+        assert word not in told
     values = [
         value
         for path in (folder / "out").glob("batch=*")
@@ -194,13 +197,13 @@ def test_a_dead_java_process_is_one_clear_error_and_nothing_is_lost(
         ('memory = "1MB"\nhow = "outer"', "outer"),
     ],
 )
-def test_a_bad_join_is_told_before_spark_starts(folder: Path, given: str, said: str) -> None:
+def test_a_bad_join_is_told_before_spark_starts(
+    folder: Path, given: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = folder / "pipeline.toml"
     path.write_text(FILE.format(folder=folder, more="").replace('memory = "1MB"', given))
-    command = [sys.executable, "-m", "semistream", "run", str(path)]
-    # Without Java Spark cannot even begin to start.
-    environment = {**os.environ, "JAVA_HOME": "/nowhere", "COLUMNS": "200"}
-    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert told.returncode == 1
+    monkeypatch.setattr("semistream.cli.run.spark_session", None)
+    told = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", str(path)])
+    assert told.exit_code == 1
     assert said in told.stderr
-    assert "JAVA_HOME" not in told.stderr
+    assert len(told.stderr.splitlines()) == 1

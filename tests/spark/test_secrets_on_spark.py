@@ -23,24 +23,31 @@ pytestmark = [pytest.mark.service, pytest.mark.slow]
 S = "GEHEIM"
 
 
-@pytest.fixture(params=[1, 2])
-def master(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ss.MasterTable]:
-    """A master table on an S3 server, whole or in shards; its URI has a password."""
+@pytest.fixture(scope="module")
+def place() -> Iterator[str]:
+    """A URI on an S3 server, with a password, up to the name."""
     moto = pytest.importorskip("moto.server")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    uri = f"s3://any:{S}@bucket/{uuid4().hex}?endpoint_override={host}:{port}&scheme=http&"
-    uri += "region=us-east-1"
-    filesystem, _ = pafs.FileSystem.from_uri(f"{uri}&allow_bucket_creation=true")
-    filesystem.create_dir("bucket")
-    rows = pa.table({"id": range(2000), "name": [f"n{i}" for i in range(2000)]})
-    yield ss.MasterTable.from_arrow(rows, uri, key="id", page_bytes=4096, shards=request.param)
+    options = f"endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+    uri = f"s3://any:{S}@bucket/%s?{options}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        filesystem, _ = pafs.FileSystem.from_uri(f"{uri % 'x'}&allow_bucket_creation=true")
+        filesystem.create_dir("bucket")
+        yield uri
     server.stop()
+
+
+@pytest.fixture
+def master(place: str, request: pytest.FixtureRequest) -> ss.MasterTable:
+    """A master table there, whole unless a test asks for shards."""
+    rows = pa.table({"id": range(500), "name": [f"n{i}" for i in range(500)]})
+    shards = getattr(request, "param", 1)
+    uri = place % uuid4().hex
+    return ss.MasterTable.from_arrow(rows, uri, key="id", page_bytes=4096, shards=shards)
 
 
 def plans(frame: DataFrame) -> str:
@@ -59,9 +66,10 @@ def contents(folder: Path) -> bytes:
     return b" ".join(str(path).encode() + path.read_bytes() for path in files)
 
 
+@pytest.mark.parametrize("master", [1, 2], indirect=True)
 def test_a_join(spark: SparkSession, master: ss.MasterTable, tmp_path: Path) -> None:
     assert S in master.location
-    stream = spark.range(3000).withColumnRenamed("id", "id")
+    stream = spark.range(700)
     shuffle = True if master.shard_count > 1 else None
     joined = ss.join(
         stream,
@@ -76,12 +84,12 @@ def test_a_join(spark: SparkSession, master: ss.MasterTable, tmp_path: Path) -> 
     assert "semistream_" in plans(joined)
     task, _ = join_task(stream, master, on="id", memory="8MB")
     assert S not in f"{task!r} {task} {operator(task)!r} {master!r} {master.describe()}"
-    assert joined.count() == 2000
+    assert joined.count() == 500
     assert S.encode() not in contents(tmp_path)
 
 
 def test_an_error_of_a_worker(spark: SparkSession, master: ss.MasterTable) -> None:
-    joined = ss.join(spark.range(3000), master, on="id", memory="8MB", algorithm="hybridjoin")
+    joined = ss.join(spark.range(700), master, on="id", memory="8MB", algorithm="hybridjoin")
     filesystem, path = pafs.FileSystem.from_uri(master.location)
     filesystem.delete_dir_contents(path)
     with pytest.raises(Exception, match="s3://bucket/") as told:
@@ -89,9 +97,10 @@ def test_an_error_of_a_worker(spark: SparkSession, master: ss.MasterTable) -> No
     assert S not in "".join(traceback.format_exception(told.value))
 
 
+@pytest.mark.parametrize("master", [2], indirect=True)
 def test_a_pipeline(spark: SparkSession, master: ss.MasterTable, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    spark.range(3000).write.mode("overwrite").parquet(str(tmp_path / "in"))
+    spark.range(700).write.mode("overwrite").parquet(str(tmp_path / "in"))
     listener = ss.MetricsListener(tmp_path / "lines" / "listener.jsonl")
     spark.streams.addListener(listener)
     source = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
@@ -110,6 +119,6 @@ def test_a_pipeline(spark: SparkSession, master: ss.MasterTable, tmp_path: Path)
         pipeline.start().await_termination()
     finally:
         spark.streams.removeListener(listener)
-    assert pipeline.status().totals.joined == 2000
+    assert pipeline.status().totals.joined == 500
     assert S not in f"{pipeline.status()} {pipeline.prometheus()} {pipeline!r}"
     assert S.encode() not in contents(tmp_path)

@@ -95,6 +95,47 @@ def test_a_full_disk_is_a_storage_error_here_and_in_a_worker() -> None:
         assert "Make room" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "number", "place"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+            "No space left on device SQLSTATE: XXKST",
+            28,
+            "",
+        ),
+        (
+            "[TASK_WRITE_FAILED] Task failed while writing rows to file:/out/_writing.3. "
+            "SQLSTATE: 58030\n\tat x\nCaused by: java.io.IOException: No space left on device\n"
+            "\tat org.apache.spark.api.python.PythonWorkerFactory.create(x.scala:1)",
+            28,
+            "/out/_writing.3",
+        ),
+        ("java.nio.file.FileSystemException: /c/.1.tmp: Disk quota exceeded", 122, "/c/.1.tmp"),
+        ("java.io.FileNotFoundException: /out/x (Read-only file system)", 30, ""),
+        ("java.io.IOException: Mkdirs failed to create file:/out/_t (exists=false)", 5, "/out/_t"),
+    ],
+)
+def test_a_disk_that_refuses_java_is_one_line_that_says_so(
+    text: str, number: int, place: str
+) -> None:
+    for error in (SparkRuntimeException(text), SparkRuntimeException("Job aborted.")):
+        error._stackTrace = text  # type: ignore[attr-defined]
+        found = explained(error, "shop")
+        assert type(found) is StorageError
+        assert found.errno == number
+        assert place in str(found)
+        assert "same checkpoint to go on" in str(found)
+        assert "\n" not in str(found)
+        assert "SQLSTATE" not in str(found)
+
+
+def test_our_own_error_from_a_worker_is_told_though_spark_tells_of_the_disk_too() -> None:
+    ours = "semistream.errors.StorageError: /m cannot be written: No space left on device. Do so."
+    found = explained(PythonException(f"Traceback:\n{ours}\n"), "shop")
+    assert str(found) == "/m cannot be written: No space left on device. Do so."
+
+
 def test_what_the_users_own_sink_raises_stays_as_it_is() -> None:
     class GoneError(ConnectionError):
         pass

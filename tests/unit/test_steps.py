@@ -63,7 +63,7 @@ def master_rows(seed: int = 1) -> pa.Table:
     )
 
 
-def stream_batches(tuples: int = 6000, seed: int = 2, nulls: bool = True) -> list[pa.RecordBatch]:
+def stream_batches(tuples: int = 3000, seed: int = 2, nulls: bool = True) -> list[pa.RecordBatch]:
     """Skewed keys, of which some are not in R; a pause in the middle."""
     generator = np.random.default_rng(seed)
     keys = (4100 * generator.random(tuples) ** 3).astype(np.int64)
@@ -78,7 +78,7 @@ def stream_batches(tuples: int = 6000, seed: int = 2, nulls: bool = True) -> lis
             "tax": pa.array(numbers, pa.int64()).cast(pa.decimal128(21, 2)),
         }
     )
-    pieces = [batch.slice(at, 700) for at in range(0, tuples, 700)]
+    pieces = [batch.slice(at, 350) for at in range(0, tuples, 350)]
     return [*pieces[:4], batch.slice(0, 0), *pieces[4:]]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from semistream import errors
 from semistream.errors import SemistreamError, SparkLostError
@@ -27,6 +29,16 @@ _REFUSED: Final = re.compile(
     r"^(?:OSError|PermissionError|FileNotFoundError): \[Errno (\d+)\] (.+)$", re.MULTILINE
 )
 """How an error of the operating system in a Python worker shows in Spark's message."""
+_JAVA_REFUSED: Final = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "Mkdirs failed to create": errno.EIO,
+}
+"""What Java says when it cannot write. Why a folder cannot be made, it does not say."""
+_JAVA_PLACE: Final = re.compile(
+    r"(?:writing rows to|Mkdirs failed to create|FileSystemException:) (?:file:)?(/[^\s:()]+)"
+)
 _STOPPED: Final = re.compile("stopped SparkContext|SparkContext was shut down")
 """Java was told to end, as by a signal to all processes of a service."""
 _TRIES: Final = re.compile(r" failed (\d+) times")
@@ -40,7 +52,8 @@ def explained(error: BaseException, name: str) -> BaseException:
     """The error itself if it is clear; else one of ours in its place, with it as the cause."""
     if isinstance(error, SemistreamError):
         return error
-    made = _lost(error, name) or _from_worker(error) or _refused(error, name)
+    made = _refused_by_java(error, name) or _lost(error, name)
+    made = made or _from_worker(error) or _refused(error, name)
     if made is None and harmless(error) is None:
         made = SemistreamError(f"The pipeline {name} has failed: {scrubbed(str(error))}")
     if made is None:
@@ -73,6 +86,22 @@ def _lost(error: BaseException, name: str) -> SemistreamError | None:
             f"have been killed, or have run out of memory. {_GO_ON}"
         )
     return None
+
+
+def _refused_by_java(error: BaseException, name: str) -> SemistreamError | None:
+    """If a disk does not let Spark itself write: its checkpoint, its files, or rows of a sink."""
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    # The reason is often that of an exception below. This trace is no public part of Spark.
+    text = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    said = next((word for word in _JAVA_REFUSED if word in text), None)
+    if said is None or _OURS.search(text) or _REFUSED.search(text):
+        return None
+    place = _JAVA_PLACE.search(text)
+    what = f"Spark could not write what the pipeline {name} gave it"
+    what += "" if place is None else f", at {place[1].rstrip('.')}"
+    why = "a folder could not be made" if said.startswith("Mkdirs") else said
+    return storage_error(OSError(_JAVA_REFUSED[said], why), what, f"{_GO_ON} ")
 
 
 def _refused(error: BaseException, name: str) -> SemistreamError | None:
