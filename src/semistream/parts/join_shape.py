@@ -178,13 +178,19 @@ class JoinShape:
         """
         if self.codec.exact:
             return stream, master, tuples
-        columns = [stream.column(name) for name in self.stream_key]
-        left = self.codec.align(columns, self.stream_key)
-        agree = self.codec.equal(left, [master.column(name) for name in self.master_key])
-        if agree.all():
+        agree = self.agreeing(stream, [master.column(name) for name in self.master_key])
+        if agree is None:
             return stream, master, tuples
         keep = to_arrow(agree)
         return stream.filter(keep), master.filter(keep), tuples[agree]
+
+    def agreeing(
+        self, stream: pa.RecordBatch, keys: Sequence[pa.Array]
+    ) -> NDArray[np.bool_] | None:
+        """Which stream tuples have the keys of the master rows beside them (None: all)."""
+        columns = [stream.column(name) for name in self.stream_key]
+        agree = self.codec.equal(self.codec.align(columns, self.stream_key), keys)
+        return None if agree.all() else agree
 
     def _check_stream(self, schema: pa.Schema) -> None:
         for field in schema:
