@@ -46,10 +46,10 @@ _BOOLEAN = pa.bool_()
 _BYTES_PER_TUPLE = 48
 """Its place in the order and where its rows begin, twice each; whereabouts; marks."""
 _OFFSET = 4
-"""Bytes of an offset, until the column is known to need wider ones."""
-_BYTES_PER_VARYING = 8 + _OFFSET
-_BYTES_PER_ROW = 12 + 4
-"""Where it is and goes, and its tuple."""
+"""Bytes of an offset as it is gathered. A column that has wider ones gets them at the end."""
+_BYTES_PER_VARYING = 8
+_BYTES_PER_ROW = 4
+"""Where it goes. Where it is, and its tuple, are in the memory of the output's pairs."""
 
 
 def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
@@ -61,8 +61,10 @@ def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
 def in_place_bytes(shape: JoinShape, stored: pa.Schema, tuples: int, rows: int) -> int:
     """What looking up takes, for chunks of so many tuples and so many result rows at a time."""
     names = shape.matched_columns
-    varying = sum(fixed_dtype(stored.field(name).type) is None for name in names)
-    row = _BYTES_PER_ROW + varying * _BYTES_PER_VARYING
+    types = [stored.field(name).type for name in names]
+    varying = [kind for kind in types if fixed_dtype(kind) is None]
+    row = _BYTES_PER_ROW + len(varying) * _BYTES_PER_VARYING
+    row += _OFFSET * sum(is_large(kind) for kind in varying)
     return tuples * _BYTES_PER_TUPLE + rows * row + (rows // 8 + 1) * len(names)
 
 
@@ -86,7 +88,7 @@ class InPlace:
         self._shape = shape
         self._output = output
         self._recorder = recorder
-        self._most = rows
+        self._most = rows = min(rows, len(output.pairs.rows))
         self._schema = pa.schema([stored.field(name) for name in shape.matched_columns])
         names = self._schema.names
         self._keys = [names.index(n) for n in shape.master_key if not shape.codec.exact]
@@ -118,7 +120,7 @@ class InPlace:
             np.full((len(chosen), rows // 8 + 1), 255, np.uint8),
             np.zeros(len(chosen), np.bool_),
         )
-        self._chosen = Chosen(*(np.zeros(rows, np.int32) for _ in range(3)))
+        self._chosen = Chosen(*output.pairs, np.zeros(rows, np.int32))
 
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Send out the tuples whose pages are all in memory; the others are returned."""

@@ -22,7 +22,7 @@ from semistream.errors import (
 from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
 from semistream.relation.columns import has_union, plain_array, stored_type
-from semistream.row_bytes import row_bytes
+from semistream.row_bytes import widest_row
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -152,7 +152,7 @@ class JoinShape:
     def tuple_bytes(self, batch: pa.RecordBatch) -> int:
         """The bytes of the widest tuple in a plain batch."""
         if self.fixed_tuple_bytes is None:
-            return int(np.ceil(row_bytes(batch).max()))
+            return widest_row(batch)
         return self.fixed_tuple_bytes
 
     def key_codes(
