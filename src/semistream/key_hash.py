@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.kernels import kernel
+from semistream.kernels.copying import load_1, load_8
 
 __all__ = ["combine", "fmix64", "hash_fixed", "hash_values", "hash_variable"]
 
@@ -32,8 +33,6 @@ _PRIME = np.uint64(0x9FB21C651E98DF25)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _S32, _S33 = np.uint64(32), np.uint64(33)
-_B1, _B2, _B3, _B4 = np.uint64(8), np.uint64(16), np.uint64(24), np.uint64(32)
-_B5, _B6, _B7 = np.uint64(40), np.uint64(48), np.uint64(56)
 
 
 @kernel
@@ -45,32 +44,22 @@ def fmix64(h: np.uint64) -> np.uint64:
 
 
 @kernel
-def _word(data: NDArray[np.uint8], at: int) -> np.uint64:
-    # Written out so that LLVM compiles it to a single 8-byte load.
-    return (
-        np.uint64(data[at])
-        | (np.uint64(data[at + 1]) << _B1)
-        | (np.uint64(data[at + 2]) << _B2)
-        | (np.uint64(data[at + 3]) << _B3)
-        | (np.uint64(data[at + 4]) << _B4)
-        | (np.uint64(data[at + 5]) << _B5)
-        | (np.uint64(data[at + 6]) << _B6)
-        | (np.uint64(data[at + 7]) << _B7)
-    )
-
-
-@kernel
-def _hash_span(data: NDArray[np.uint8], start: int, stop: int) -> np.uint64:
+def _hash_span(data: int, start: int, stop: int) -> np.uint64:
+    """Hash the bytes from `start` to before `stop` of what is at the address `data`."""
     h = np.uint64(stop - start) * _GOLDEN
     at = start
     while at + 8 <= stop:
-        h = (h ^ _word(data, at)) * _PRIME
+        h = (h ^ np.uint64(load_8(data + at))) * _PRIME
         h ^= h >> _S32
         at += 8
     if at < stop:
         tail = np.uint64(0)
-        for i in range(at, stop):
-            tail |= np.uint64(data[i]) << np.uint64(8 * (i - at))
+        if stop >= 8:
+            # The word that ends here begins with bytes of this value or of those before it.
+            tail = np.uint64(load_8(data + stop - 8)) >> np.uint64(8 * (8 - (stop - at)))
+        else:
+            for i in range(at, stop):
+                tail |= np.uint64(load_1(data + i)) << np.uint64(8 * (i - at))
         h = (h ^ tail) * _PRIME
         h ^= h >> _S32
     return fmix64(h)
@@ -79,18 +68,21 @@ def _hash_span(data: NDArray[np.uint8], start: int, stop: int) -> np.uint64:
 @kernel
 def hash_variable(offsets: NDArray[Any], data: NDArray[np.uint8], out: NDArray[np.uint64]) -> None:
     """Hash values of varying length: data[offsets[i]:offsets[i + 1]]."""
+    # An address and not an array, which would count references for each value.
+    there = data.ctypes.data
     for i in range(out.size):
         # Both widths of offsets become int64, so that `_hash_span` is compiled once. To Numba,
         # np.int64 is an int.
         begin, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
-        out[i] = _hash_span(data, begin, end)  # type: ignore[arg-type]
+        out[i] = _hash_span(there, begin, end)  # type: ignore[arg-type]
 
 
 @kernel
 def hash_fixed(data: NDArray[np.uint8], width: int, out: NDArray[np.uint64]) -> None:
     """Hash values of `width` bytes each."""
+    there = data.ctypes.data
     for i in range(out.size):
-        out[i] = _hash_span(data, i * width, (i + 1) * width)
+        out[i] = _hash_span(there, i * width, (i + 1) * width)
 
 
 @kernel

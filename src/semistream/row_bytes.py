@@ -6,6 +6,7 @@ down. A type without a size per row counts its whole column for each row: an upp
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,27 @@ def row_bytes(rows: pa.RecordBatch | pa.Table, flag: float = WHOLE_FLAG) -> Size
             total[start : start + len(array)] += _value_bytes(array, flag)
             start += len(array)
     return total
+
+
+def widest_row(batch: pa.RecordBatch) -> int:
+    """The most that a row of `batch` takes; columns of fixed width are not looked at.
+
+    >>> widest_row(pa.record_batch({"id": [1, 2], "name": ["a", "bcd"]}))
+    17
+    """
+    fixed, varying = 0.0, None
+    for column in batch.columns:
+        if _is_varying(column.type):
+            offsets = _offsets(column)
+            fixed += WHOLE_FLAG + offsets.itemsize
+            sizes = offsets[1:] - offsets[:-1]
+        elif pa.types.is_primitive(column.type):
+            fixed += WHOLE_FLAG + column.type.bit_width / 8
+            continue
+        else:
+            sizes = _value_bytes(column, WHOLE_FLAG)
+        varying = sizes if varying is None else np.add(varying, sizes, dtype=np.float64)
+    return math.ceil(fixed + (0 if varying is None else float(varying.max())))
 
 
 def _value_bytes(array: pa.Array, flag: float) -> Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semistream.row_bytes import PACKED_FLAG, row_bytes
+from semistream.row_bytes import PACKED_FLAG, row_bytes, widest_row
 
 COUNT = 60
 COLUMNS: dict[str, pa.Array] = {
@@ -100,3 +101,9 @@ def test_a_row_of_a_sparse_union_has_a_value_in_each_field() -> None:
     # A flag, which kind it is, a flag and eight bytes, a flag, an offset and a letter.
     assert row_bytes(batch).tolist() == [1 + 1 + 1 + 8 + 1 + 4 + 1] * 3
     assert row_bytes(batch.slice(1, 1)).tolist() == [17]
+
+
+@pytest.mark.parametrize("names", [["int8"], ["string"], ["string", "large binary"], [*COLUMNS]])
+def test_the_widest_row_is_the_largest_of_all_sizes(names: list[str]) -> None:
+    batch = pa.record_batch({name: COLUMNS[name] for name in names}).slice(7, 40)
+    assert widest_row(batch) == max(math.ceil(size) for size in row_bytes(batch).tolist())

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 
 NONE: Final = -1
 """No slot."""
@@ -48,7 +48,7 @@ class Chains(NamedTuple):
     nodes: Any
 
 
-@kernel
+@borrowing_kernel
 def region_of(fences: NDArray[np.int64], code: int) -> int:
     """The last region whose fence is not above `code`; 0 without fences. O(log regions).
 
@@ -178,7 +178,7 @@ def probe(
     return written
 
 
-@kernel
+@borrowing_kernel
 def _first_row(codes: NDArray[np.int64], start: int, stop: int, code: int) -> int:
     """The first of the ascending codes start..stop that is not below `code`.
 
@@ -287,7 +287,7 @@ def mark_matched(nodes: Any, slots: NDArray[np.int32]) -> None:
         nodes[slots[i]].stamp |= MATCHED
 
 
-@kernel
+@borrowing_kernel
 def _drain(
     chains: Chains,
     bucket: int,

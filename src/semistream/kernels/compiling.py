@@ -37,7 +37,20 @@ _locks: Final[dict[str, int]] = {}
 
 def kernel(function: _Function) -> _Function:
     """Compile `function` when it is first called, keeping its type."""
-    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
+    return _compiled(function, counts=True)
+
+
+def borrowing_kernel(function: _Function) -> _Function:
+    """A kernel that only uses the arrays it is given: it makes none and returns none.
+
+    So it need not count who refers to them. For a kernel that another one calls for each tuple,
+    counting takes longer than much of what it does.
+    """
+    return _compiled(function, counts=False)
+
+
+def _compiled(function: _Function, counts: bool) -> _Function:
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, "_nrt": counts}
     compiled = _Kernel(function, targetoptions=options)
     compiled.enable_caching()
     return cast(_Function, compiled)

@@ -83,17 +83,20 @@ def _check(index: MappedIndex, page: int, columns: PageColumns) -> bool:
 
 
 @kernel
-def _page_of(last: Codes, page: int, code: int) -> int:
-    """The first page, from `page` on, whose last code is not below `code`; len(last) if none."""
-    if page < len(last) and last[page] < code:
+def _page_of(lasts: int, pages: int, page: int, code: int) -> int:
+    """The first page, from `page` on, whose last code is not below `code`; `pages` if none.
+
+    `lasts` is the address of the last codes: an array would count references for each code.
+    """
+    if page < pages and load_8(lasts + 8 * page) < code:
         step = 1
-        while page + step < len(last) and last[page + step] < code:
+        while page + step < pages and load_8(lasts + 8 * (page + step)) < code:
             page += step
             step <<= 1
-        low, high = page + 1, min(page + step, len(last))
+        low, high = page + 1, min(page + step, pages)
         while low < high:
             middle = (low + high) >> 1
-            if last[middle] < code:
+            if load_8(lasts + 8 * middle) < code:
                 low = middle + 1
             else:
                 high = middle
@@ -167,7 +170,7 @@ def locate(
     # What a tuple holds is named before the loop: each use in it would count references.
     firsts, lasts, file, offset = index.first, index.last, index.file, index.offset
     state, page_rows, base, places = index.state, index.rows, index.base, index.places
-    length = index.length
+    length, lasts_at = index.length, index.last.ctypes.data
     counts, pages, rows_of = found.counts, found.pages, found.rows
     wide = columns.widths[columns.code] == 8
     width = 8 if wide else 4
@@ -176,13 +179,14 @@ def locate(
     for begin in range(0, len(order), BLOCK):
         end = min(begin + BLOCK, len(order))
         for at in range(begin, end):
-            page = _page_of(lasts, page, codes[order[at]])
+            page = _page_of(lasts_at, len(lasts), page, codes[order[at]])
             pages[order[at]] = page
             if page < len(lasts) and state[page] == READY:
                 prefetch(base[file[page]] + offset[page] + places[1] + buffer)
         for at in range(begin, end):
             i = order[at]
             there, code = pages[i], codes[i]
+            rows_of[i] = -1
             if there < len(lasts) and state[there] == READY and code >= firsts[there]:
                 message = base[file[there]] + offset[there]
                 values = message + places[2] + load_8(message + places[1] + buffer)
@@ -216,7 +220,9 @@ def locate(
                     return there
                 values = message + begins
                 if row < 0:
-                    guess = _guess(rows, code, firsts[there], lasts[there])
+                    guess = rows_of[i]
+                    if guess < 0:
+                        guess = _guess(rows, code, firsts[there], lasts[there])
                     row = _row_of(values, wide, rows, code, guess)
                     pages[i], rows_of[i] = there, row
                 while row < rows and _code(values, wide, row) == code:

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from semistream.kernels.chains import NONE
 from semistream.kernels.compiling import kernel
 
-OLDEST, NEWEST, FREE, COUNT, FREE_COUNT, LIMIT, BEYOND, FINGER = 0, 1, 2, 3, 4, 5, 6, 7
-"""The scalars of an arrival queue. Slots from LIMIT on are not used again; BEYOND of them wait."""
+OLDEST, NEWEST, FREE, COUNT, FREE_COUNT, LIMIT, BEYOND, FINGER, FRESH = range(9)
+"""The scalars of an arrival queue. Slots from LIMIT on are not used again; BEYOND of them wait.
+
+Free slots below FRESH are in a list that begins with FREE; all from FRESH to LIMIT are free. When
+nothing waits any more all are fresh: given out one behind the other, they are soon found in memory.
+"""
 
 
 LINK: Final = np.dtype([("older", np.int32), ("newer", np.int32)])
@@ -31,7 +35,11 @@ def append(links: Links, slots: NDArray[np.int32]) -> None:
     ends = links.ends
     for i in range(len(slots)):
         slot = ends[FREE]
-        ends[FREE] = links.links[slot].newer
+        if slot == NONE:
+            slot = ends[FRESH]
+            ends[FRESH] += 1
+        else:
+            ends[FREE] = links.links[slot].newer
         newest = ends[NEWEST]
         links.links[slot].older = newest
         links.links[slot].newer = NONE
@@ -72,14 +80,16 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
         else:
             ends[BEYOND] -= 1
     ends[COUNT] -= len(slots)
+    if ends[COUNT] == 0:
+        ends[FREE], ends[FRESH] = NONE, 0
 
 
 @kernel
 def set_limit(links: Links, limit: int) -> None:
     """From now on use only the slots below `limit`; those beyond leave as they are finished."""
     ends = links.ends
-    ends[LIMIT] = limit
-    kept, free, count = NONE, ends[FREE], 0
+    ends[LIMIT], ends[FRESH] = limit, min(ends[FRESH], limit)
+    kept, free, count = NONE, ends[FREE], limit - ends[FRESH]
     while free != NONE:
         following = links.links[free].newer
         if free < limit:
@@ -97,11 +107,8 @@ def set_limit(links: Links, limit: int) -> None:
 
 @kernel
 def add_free(links: Links, start: int, stop: int) -> None:
-    """The slots start..stop are new and free."""
+    """The slots start..stop, which come behind all others, are new and free."""
     ends = links.ends
-    for slot in range(start, stop):
-        links.links[slot].newer = ends[FREE]
-        ends[FREE] = slot
     ends[FREE_COUNT] += stop - start
     ends[LIMIT] = stop
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import copy_4, copy_8, fill_1, load_1
 from semistream.kernels.rows import copy_bytes, copy_value, value_offset
 
@@ -60,7 +60,7 @@ class Found(NamedTuple):
     rows: Numbers
 
 
-@kernel
+@borrowing_kernel
 def _gather(source: int, stride: int, width: int, slots: Numbers, to: int) -> None:
     """Copy the values of some slots, one behind the other."""
     if width == 8:
@@ -74,7 +74,7 @@ def _gather(source: int, stride: int, width: int, slots: Numbers, to: int) -> No
             copy_bytes(to + width * i, source + stride * slots[i], width)
 
 
-@kernel
+@borrowing_kernel
 def scatter(source: int, width: int, slots: Numbers, to: int) -> None:
     """Copy values that lie one behind the other to some slots."""
     if width == 8:
@@ -146,7 +146,7 @@ def _put_varying(results: Results, j: int, fields: Any, found: Found, at: int) -
     results.used[USED_BYTES] = to - results.pool
 
 
-@kernel
+@borrowing_kernel
 def _put_fixed(fields: Any, column: int, width: int, found: Found, to: int) -> None:
     """A column of fixed width of further result rows; a boolean takes a byte."""
     pages, rows = found.pages, found.rows

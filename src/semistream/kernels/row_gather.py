@@ -19,6 +19,7 @@ from semistream.kernels.copying import (
     copy_8,
     copy_16,
     fill_1,
+    fill_4,
     load_1,
     load_4,
     load_8,
@@ -62,16 +63,17 @@ def _choose(
 
 
 class Target(NamedTuple):
-    """Where values go: for each column, an address; of varying ones, where each value lies.
+    """Where values go: for each column, an address; of a varying one, that of its offsets.
 
-    `sources` and `ends` have a row for each varying column; `valid` one for each column.
+    `sources` has a row for each varying column: where the values lie; `sizes` is how many bytes
+    they take together. `valid` has a row of bits for each column, all set.
     """
 
     columns: Codes
     address: Codes
     sources: Codes
-    ends: Numbers
-    valid: NDArray[np.bool_]
+    sizes: Codes
+    valid: NDArray[np.uint8]
     has_nulls: NDArray[np.bool_]
 
 
@@ -97,56 +99,62 @@ def _open_page(
     lists: Codes,
     opened: _Opened,
     slot: int,
-) -> bool:
+) -> int:
     """Note where the columns of a page begin; `lists` has where the page says so.
 
-    False if they are not inside the page: it was checked, but somebody may be writing to the file.
+    Returns how many of them have nulls; -1 if they are not inside the page: it was checked, but
+    somebody may be writing to the file.
     """
     message, length = index.base[index.file[page]] + index.offset[page], index.length[page]
     nodes, list_at, body = index.places[0], index.places[1], index.places[2]
-    rows = int(index.rows[page])
+    rows, with_nulls = int(index.rows[page]), 0
     for j in range(len(columns)):
         width, buffer = widths[j], message + list_at + lists[j]
         begin = body + load_8(buffer)
         if not _inside(begin, max(width * rows, 0) if width else rows >> 3, length):
-            return False
+            return -1
         opened.values[j, slot] = message + begin
         buffer -= PAIR
         if width < 0:
             begin = body + load_8(buffer)
             if not _inside(begin, -width * (rows + 1), length):
-                return False
+                return -1
             opened.offsets[j, slot] = message + begin
             buffer -= PAIR
         nulls = load_8(message + nodes + PAIR * columns[j] + 8)
         begin = body + load_8(buffer)
         if nulls and not _inside(begin, rows >> 3, length):
-            return False
+            return -1
         opened.nulls[j, slot] = message + begin if nulls else 0
-    return True
+        with_nulls += nulls != 0
+    return with_nulls
 
 
 @kernel
-def _put_values(
-    values: Codes, width: int, slots: Codes, rows: Numbers, positions: Numbers, to: int
-) -> None:
-    """Copy a value of fixed width for each row of a block to its position in a column."""
-    if width == 8:
-        for k in range(len(rows)):
-            copy_8(to + 8 * positions[k], values[slots[k]] + 8 * rows[k])
-    elif width == 4:
-        for k in range(len(rows)):
-            copy_4(to + 4 * positions[k], values[slots[k]] + 4 * rows[k])
-    elif width == 2:
-        for k in range(len(rows)):
-            copy_2(to + 2 * positions[k], values[slots[k]] + 2 * rows[k])
+def _put_odd(width: int, at: int, row: int, to: int, position: int) -> None:
+    """Copy a value of a width that has no loop of its own; 0 is for booleans, which are bits."""
+    if width == 2:
+        copy_2(to + 2 * position, at + 2 * row)
     elif width == 0:
-        for k in range(len(rows)):
-            bits = load_1(values[slots[k]] + (rows[k] >> 3))
-            fill_1(to + positions[k], (bits >> (rows[k] & 7)) & 1)
+        fill_1(to + position, (load_1(at + (row >> 3)) >> (row & 7)) & 1)
     else:
-        for k in range(len(rows)):
-            copy_bytes(to + width * positions[k], values[slots[k]] + width * rows[k], width)
+        copy_bytes(to + width * position, at + width * row, width)
+
+
+@kernel
+def add_up(ends: int, count: int) -> int:
+    """From the lengths of values to where they end, in place; returns their sum, -1 if too large.
+
+    What is at `ends` becomes 0: the first value begins there.
+    """
+    total = 0
+    fill_4(ends, 0)
+    for at in range(ends + 4, ends + 4 * count + 4, 4):
+        total += load_4(at)
+        if total > 2147483647:
+            return -1
+        fill_4(at, total)
+    return total
 
 
 @kernel
@@ -162,12 +170,14 @@ def gather(
 ) -> int:
     """Copy the rows of result positions `start` to before `stop`; returns a broken page, or -1.
 
-    Of varying columns, where the values lie and how long they are is noted.
+    Of varying columns, the offsets are written and where the values lie is noted.
     """
     count = _choose(order, start, stop, index.rows, found, chosen)
+    # Arrays are named before the loops, and no part of one is: each would count references.
     file, offset, base, length = index.file, index.offset, index.base, index.length
-    all_pages, all_rows, all_positions = chosen.pages, chosen.rows, chosen.positions
-    columns, address, sources, ends = target.columns, target.address, target.sources, target.ends
+    pages, rows, positions = chosen.pages, chosen.rows, chosen.positions
+    columns, address, sources = target.columns, target.address, target.sources
+    valid, has_nulls = target.valid, target.has_nulls
     first_line, last_line = index.places[1], index.places[2]
     widths, lists = page_widths[columns], np.zeros(len(columns), np.int64)
     for j in range(len(columns)):
@@ -179,78 +189,83 @@ def gather(
     values, offsets, nulls = opened.values, opened.offsets, opened.nulls
     slots = np.zeros(BLOCK, np.int64)
     for begin in range(0, count, BLOCK):
-        end = min(begin + BLOCK, count)
-        pages, rows = all_pages[begin:end], all_rows[begin:end]
-        positions, size = all_positions[begin:end], end - begin
+        size = min(BLOCK, count - begin)
         slot = -1
         for k in range(size):
-            if k == 0 or pages[k] != pages[k - 1]:
+            page = pages[begin + k]
+            if k == 0 or page != pages[begin + k - 1]:
                 slot += 1
-                message = base[file[pages[k]]] + offset[pages[k]]
+                message = base[file[page]] + offset[page]
                 for at in range(first_line, last_line, LINE):
                     prefetch(message + at)
             slots[k] = slot
+        some_nulls = False
         for k in range(size):
             if k == 0 or slots[k] != slots[k - 1]:
-                page = int(pages[k])
-                if not _open_page(index, page, columns, widths, lists, opened, slots[k]):
+                page = int(pages[begin + k])
+                state = _open_page(index, page, columns, widths, lists, opened, slots[k])
+                if state < 0:
                     return page
+                some_nulls |= state > 0
         for j in range(len(columns)):
-            width, begins = widths[j], offsets[j] if widths[j] < 0 else values[j]
+            width, varies = abs(widths[j]), widths[j] < 0
             for k in range(size):
-                prefetch(begins[slots[k]] + abs(width) * rows[k])
+                at = offsets[j, slots[k]] if varies else values[j, slots[k]]
+                prefetch(at + width * rows[begin + k])
         varying = 0
         for j in range(len(columns)):
-            width = widths[j]
-            if width >= 0:
-                _put_values(values[j], width, slots, rows, positions, address[j])
+            width, to = widths[j], address[j]
+            if width == 8:
+                for k in range(size):
+                    at = values[j, slots[k]] + 8 * rows[begin + k]
+                    copy_8(to + 8 * positions[begin + k], at)
+            elif width == 4:
+                for k in range(size):
+                    at = values[j, slots[k]] + 4 * rows[begin + k]
+                    copy_4(to + 4 * positions[begin + k], at)
+            elif width >= 0:
+                for k in range(size):
+                    at, row = values[j, slots[k]], rows[begin + k]
+                    _put_odd(width, at, row, to, positions[begin + k])
             else:
                 for k in range(size):
-                    at = offsets[j, slots[k]] - width * rows[k]
+                    at = offsets[j, slots[k]] - width * rows[begin + k]
                     first = int(load_4(at)) if width == -4 else load_8(at)
                     last = int(load_4(at + 4)) if width == -4 else load_8(at + 8)
-                    page, to, heap = pages[k], positions[k], values[j, slots[k]]
+                    page, heap = pages[begin + k], values[j, slots[k]]
                     room = length[page] - (heap - base[file[page]] - offset[page])
                     if first < 0 or last < first or last > room:
                         return int(page)
-                    sources[varying, to], ends[varying, to + 1] = heap + first, last - first
+                    position = positions[begin + k]
+                    sources[varying, position] = heap + first
+                    fill_4(to + 4 * (position + 1), last - first)
                 varying += 1
-            for k in range(size):
-                bits = nulls[j, slots[k]]
-                if bits and not (load_1(bits + (rows[k] >> 3)) >> (rows[k] & 7)) & 1:
-                    target.valid[j, positions[k]] = False
-                    target.has_nulls[j] = True
+        if some_nulls:
+            for j in range(len(columns)):
+                for k in range(size):
+                    bits, row = nulls[j, slots[k]], rows[begin + k]
+                    if bits and not (load_1(bits + (row >> 3)) >> (row & 7)) & 1:
+                        position = positions[begin + k]
+                        valid[j, position >> 3] &= ~np.uint8(1 << (position & 7))
+                        has_nulls[j] = True
+    varying = 0
+    for j in range(len(columns)):
+        if widths[j] < 0:
+            target.sizes[varying] = add_up(address[j], count)
+            varying += 1
     return -1
 
 
 @kernel
-def add_up(ends: Numbers, count: int, sizes: Codes) -> None:
-    """From lengths to ends, in place, for each varying column; `sizes` has the last ones.
+def copy_varying(sources: Codes, offsets: Codes, count: int, heaps: Codes) -> None:
+    """Copy the values of varying columns, one behind the other, each column to its heap.
 
-    A size that is too large is -1.
+    `offsets` and `heaps` are addresses. Sources and heaps have `SPILL` bytes to spare.
     """
-    for j in range(len(sizes)):
-        total = 0
-        ends[j, 0] = 0
-        for i in range(1, count + 1):
-            total += ends[j, i]
-            if total > 2147483647:
-                total = -1
-                break
-            ends[j, i] = total
-        sizes[j] = total
-
-
-@kernel
-def copy_varying(sources: Codes, ends: Numbers, count: int, addresses: Codes) -> None:
-    """Copy the values of varying columns, one behind the other.
-
-    Sources and targets have `SPILL` bytes to spare.
-    """
-    for j in range(len(addresses)):
-        to, sources_there, ends_there = addresses[j], sources[j], ends[j]
+    for j in range(len(heaps)):
+        to, ends = heaps[j], offsets[j]
         for i in range(count):
-            prefetch(sources_there[min(i + BLOCK, count - 1)])
-            at, here = sources_there[i], to + ends_there[i]
-            for k in range(0, ends_there[i + 1] - ends_there[i], SPILL):
-                copy_16(here + k, at + k)
+            prefetch(sources[j, min(i + BLOCK, count - 1)])
+            at, begin, end = sources[j, i], load_4(ends + 4 * i), load_4(ends + 4 * i + 4)
+            for k in range(0, end - begin, SPILL):
+                copy_16(to + begin + k, at + k)

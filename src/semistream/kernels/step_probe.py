@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.kernels.chains import MATCHED, NONE, bucket_of, region_of
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import prefetch
 from semistream.kernels.pages import code_of, first_row
 from semistream.kernels.results import USED_ROWS, Found, Results, put_results
@@ -50,7 +50,7 @@ _AHEAD = 8
 """Buckets between asking for a tuple's memory and using it."""
 
 
-@kernel
+@borrowing_kernel
 def crossed(relation: Relation, edge: int) -> bool:
     """Whether a key has rows on both sides of where page `edge` begins."""
     first, last = relation.first, relation.last
@@ -81,7 +81,7 @@ def partition_pages(relation: Relation, partition: int) -> PartitionPages:
     return PartitionPages(relation.fields[: stop - begin], rows, last, relation.code)
 
 
-@kernel
+@borrowing_kernel
 def _seek(pages: PartitionPages, code: int) -> tuple[int, int]:
     """The first row of a code, as page of the partition and row there; row NONE if it has none."""
     page = 0
@@ -96,7 +96,7 @@ def _seek(pages: PartitionPages, code: int) -> tuple[int, int]:
     return 0, NONE
 
 
-@kernel
+@borrowing_kernel
 def _pair(
     state: Codes, nodes: Any, pages: PartitionPages, found: Found, first: int, count: int
 ) -> int:

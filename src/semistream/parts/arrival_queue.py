@@ -2,8 +2,8 @@
 
 HYBRIDJOIN asks it for the oldest and deletes from anywhere, so it is a list linked both ways,
 through two arrays indexed by stream-table slot (Naeem et al. 2011, §4.1: Q). It also knows
-which slots are free: they are chained through the array that a waiting slot uses for its
-newer neighbour.
+which slots are free: those that were used are chained through the array that a waiting slot uses
+for its newer neighbour.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from semistream.kernels import (
     FINGER,
     FREE,
     FREE_COUNT,
+    FRESH,
     LIMIT,
     LINK,
     NEWEST,
@@ -34,7 +35,6 @@ from semistream.kernels import (
 
 BYTES_PER_SLOT = LINK.itemsize
 """Two int32 links."""
-_PIECE = 65536
 _CHANGES_PER_WALK = 1 / 32
 """The finger is placed anew once this share of the queue has changed; it is off by no more."""
 
@@ -47,14 +47,7 @@ class ArrivalQueue:
         grant.take(capacity * BYTES_PER_SLOT)
         self.capacity = capacity
         links = np.zeros(capacity, LINK)
-        links["older"] = NONE
-        # Piece by piece: the numbers as one array would be as large as the queue, beyond its grant.
-        for start in range(0, capacity, _PIECE):
-            stop = min(start + _PIECE, capacity)
-            links["newer"][start:stop] = np.arange(start + 1, stop + 1)
-        links["newer"][-1:] = NONE
-        free = 0 if capacity else NONE
-        ends = np.array([NONE, NONE, free, 0, capacity, capacity, 0, NONE], np.int64)
+        ends = np.array([NONE, NONE, NONE, 0, capacity, capacity, 0, NONE, 0], np.int64)
         self._changes = 0
         self._position = 0.0
         self._grant = grant
@@ -140,6 +133,7 @@ class ArrivalQueue:
         forward = self.waiting()
         backward = self._walk("older", int(self.links.ends[NEWEST]))
         free = self._walk("newer", int(self.links.ends[FREE]))
+        free += range(int(self.links.ends[FRESH]), int(self.links.ends[LIMIT]))
         assert forward == backward[::-1]
         assert len(forward) == len(self)
         limit = int(self.links.ends[LIMIT])

@@ -16,6 +16,7 @@ order of the stream, so that nothing of its columns is copied as long as each tu
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
 from semistream.parts.row_arena import column_width, is_large
-from semistream.parts.stream_buffer import Arrivals
+from semistream.parts.stream_buffer import Arrivals, no_arrivals
 from semistream.relation import MappedPages, MasterTable
 
 Rows = NDArray[np.int64]
@@ -43,9 +44,11 @@ _BOOLEAN = pa.bool_()
 
 _BYTES_PER_TUPLE = 48
 """Its place in the order and where its rows begin, twice each; whereabouts; marks."""
-_BYTES_PER_VARYING = 8 + 4
-_BYTES_PER_ROW = 12 + 4
-"""Where it is and goes, and its tuple."""
+_OFFSET = 4
+"""Bytes of an offset as it is gathered. A column that has wider ones gets them at the end."""
+_BYTES_PER_VARYING = 8
+_BYTES_PER_ROW = 4
+"""Where it goes. Where it is, and its tuple, are in the memory of the output's pairs."""
 
 
 def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
@@ -56,9 +59,11 @@ def can_be_in_place(master: MasterTable, shape: JoinShape) -> bool:
 def in_place_bytes(shape: JoinShape, stored: pa.Schema, tuples: int, rows: int) -> int:
     """What looking up takes, for chunks of so many tuples and so many result rows at a time."""
     names = shape.matched_columns
-    varying = sum(fixed_dtype(stored.field(name).type) is None for name in names)
-    row = _BYTES_PER_ROW + len(names) + varying * _BYTES_PER_VARYING
-    return tuples * _BYTES_PER_TUPLE + rows * row
+    types = [stored.field(name).type for name in names]
+    varying = [kind for kind in types if fixed_dtype(kind) is None]
+    row = _BYTES_PER_ROW + len(varying) * _BYTES_PER_VARYING
+    row += _OFFSET * sum(is_large(kind) for kind in varying)
+    return tuples * _BYTES_PER_TUPLE + rows * row + (rows // 8 + 1) * len(names)
 
 
 class InPlace:
@@ -81,11 +86,12 @@ class InPlace:
         self._shape = shape
         self._output = output
         self._recorder = recorder
-        self._most = rows
+        self._most = rows = min(rows, len(output.pairs.rows))
         self._schema = pa.schema([stored.field(name) for name in shape.matched_columns])
-        self._types = self._schema.types
-        self._widest = -1
-        self._columns = np.array([stored.get_field_index(n) for n in self._schema.names], np.int64)
+        names = self._schema.names
+        self._keys = [names.index(n) for n in shape.master_key if not shape.codec.exact]
+        self._nothing = no_arrivals(shape)._replace(widest=-1)
+        self._columns = np.array([stored.get_field_index(n) for n in names], np.int64)
         widths = np.array([column_width(field.type) for field in stored], np.int64)
         self._page = PageColumns(widths, stored.get_field_index(shape.code_column))
         self._found = Whereabouts(
@@ -96,43 +102,43 @@ class InPlace:
             np.zeros(3, np.int64),
         )
         chosen = widths[self._columns].tolist()
-        self._row_widths = [0 if width < 0 else max(width, 1) for width in chosen]
         varying = [place for place, width in enumerate(chosen) if width < 0]
-        self._varying = {place: number for number, place in enumerate(varying)}
-        self._offsets = [
-            np.dtype(np.int64 if is_large(self._schema.field(place).type) else np.int32)
-            for place in varying
+        self._row_widths = [_OFFSET if width < 0 else max(width, 1) for width in chosen]
+        self._varying = np.array(varying, np.int64)
+        self._kinds = [
+            _Kind(kind, varying.index(place) if place in varying else -1)
+            for place, kind in enumerate(self._schema.types)
         ]
-        self._sizes = np.zeros(len(varying), np.int64)
         self._heaps = np.zeros(len(varying), np.int64)
         self._target = Target(
             self._columns,
             np.zeros(len(chosen), np.int64),
             np.zeros((len(varying), rows), np.int64),
-            np.zeros((len(varying), rows + 1), np.int32),
-            np.ones((len(chosen), rows), np.bool_),
+            np.zeros(len(varying), np.int64),
+            np.full((len(chosen), rows // 8 + 1), 255, np.uint8),
             np.zeros(len(chosen), np.bool_),
         )
-        self._chosen = Chosen(*(np.zeros(rows, np.int32) for _ in range(3)))
+        self._chosen = Chosen(*output.pairs, np.zeros(rows, np.int32))
 
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Send out the tuples whose pages are all in memory; the others are returned."""
         codes, count = arrivals.codes, len(arrivals.codes)
-        nothing = arrivals.between(0, 0).keyed()
-        if arrivals.widest > self._widest or arrivals.keyless.num_rows:
-            self._widest = max(self._widest, arrivals.widest)
-            yield nothing._replace(keyless=arrivals.keyless)
+        if arrivals.widest > self._nothing.widest or arrivals.keyless.num_rows:
+            widest = max(self._nothing.widest, arrivals.widest)
+            self._nothing = self._nothing._replace(widest=widest)
+            yield self._nothing._replace(keyless=arrivals.keyless)
+        nothing = self._nothing
         order = np.argsort(codes)
         found = self._located(codes, order)
         rows, answered, joined = found.totals.tolist()
-        if rows == joined == count and self._shape.codec.exact:
-            yield from self._join_each(arrivals, order, found, nothing)
+        if rows == joined == count:
+            matched = yield from self._join_each(arrivals, order, found, nothing)
         else:
-            here = found.counts >= 0
             matched = yield from self._join(arrivals, order, found, nothing)
+        if matched is not None:
             joined = int(np.count_nonzero(matched))
             if joined < answered:
-                absent = arrivals.batch.filter(to_arrow(here & ~matched))
+                absent = arrivals.batch.filter(to_arrow((found.counts >= 0) & ~matched))
                 yield nothing._replace(keyless=absent)
         recorder = self._recorder
         recorder.in_place_probes += answered
@@ -141,9 +147,9 @@ class InPlace:
         recorder.unmatched += answered - joined
         recorder.processing.add(0.0, answered)
         self._mapped.look_again(missed=answered < count)
-        if not answered:
-            return arrivals.keyed()
-        return nothing if answered == count else arrivals.only(~here)
+        if answered == count:
+            return nothing
+        return arrivals.only(found.counts < 0) if answered else arrivals.keyed()
 
     def _located(self, codes: NDArray[np.int64], order: Rows) -> Whereabouts:
         self._mapped.check_files()
@@ -156,31 +162,47 @@ class InPlace:
 
     def _join_each(
         self, arrivals: Arrivals, order: Rows, found: Whereabouts, nothing: Arrivals
-    ) -> Iterator[Arrivals]:
-        """Stage the results of tuples that have one row each."""
+    ) -> Generator[Arrivals, None, NDArray[np.bool_] | None]:
+        """Stage the results of tuples that have a row each; returns which have one (None: all)."""
+        matched: NDArray[np.bool_] | None = None
         for start, stop in self._pieces(len(order)):
             stream = arrivals.batch.slice(start, stop - start)
-            self._output.put_columns(
-                [*stream.columns, *self._gathered(order, start, stop, found)], stop - start
-            )
+            columns = self._gathered(order, start, stop, found)
+            agree = self._agree(stream, columns)
+            columns = [*stream.columns, *columns]
+            if agree is not None:
+                matched = np.ones(len(order), np.bool_) if matched is None else matched
+                matched[start:stop] = agree
+                columns = [column.filter(to_arrow(agree)) for column in columns]
+            self._output.put_columns(columns, len(columns[0]))
             yield nothing
+        return matched
 
     def _join(
         self, arrivals: Arrivals, order: Rows, found: Whereabouts, nothing: Arrivals
     ) -> Generator[Arrivals, None, NDArray[np.bool_]]:
         """Stage the result rows of all tuples that were found; returns which tuples have any."""
         counts = np.maximum(found.counts, 0)
-        matched = counts > 0 if self._shape.codec.exact else np.zeros(len(counts), np.bool_)
+        matched = np.zeros(len(counts), np.bool_)
         for start, stop in self._pieces(int(found.totals[0])):
             tuples = _tuples(counts, found.begins, start, stop)
-            chosen = arrivals.batch.take(to_arrow(tuples))
+            stream = arrivals.batch.take(to_arrow(tuples))
             columns = self._gathered(order, start, stop, found)
-            master = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-            stream, master, tuples = self._shape.true_pairs(chosen, master, tuples)
+            agree = self._agree(stream, columns)
+            columns = [*stream.columns, *columns]
+            if agree is not None:
+                tuples = tuples[agree]
+                columns = [column.filter(to_arrow(agree)) for column in columns]
             matched[tuples] = True
-            self._output.put(stream, master)
+            self._output.put_columns(columns, len(columns[0]))
             yield nothing
         return matched
+
+    def _agree(self, stream: pa.RecordBatch, columns: list[pa.Array]) -> NDArray[np.bool_] | None:
+        """Which stream tuples and master rows have the same key and not only code (None: all)."""
+        if self._shape.codec.exact:
+            return None
+        return self._shape.agreeing(stream, [columns[place] for place in self._keys])
 
     def _pieces(self, total: int) -> Iterator[tuple[int, int]]:
         """The result rows, cut into pieces that have room in a fragment."""
@@ -207,43 +229,54 @@ class InPlace:
             self._mapped.refuse(broken)
         heaps = self._copied(count)
         self._mapped.check_unwritten()
-        has_nulls = target.has_nulls.tolist()
+        nulls = target.has_nulls.tolist()
         return [
-            self._column(place, count, buffer, heaps, has_nulls[place])
-            for place, buffer in enumerate(buffers)
+            kind.column(count, self._bitmap(place, count) if nulls[place] else None, buffer, heaps)
+            for place, (kind, buffer) in enumerate(zip(self._kinds, buffers, strict=True))
         ]
 
     def _copied(self, count: int) -> list[pa.Buffer]:
-        """The bytes of the varying columns, whose lengths become offsets."""
-        if not self._varying:
+        """The bytes of the varying columns."""
+        sizes = self._target.sizes.tolist()
+        if not sizes:
             return []
-        target, sizes = self._target, self._sizes
-        row_gather.add_up(target.ends, count, sizes)
-        if (sizes < 0).any():
+        if min(sizes) < 0:
             raise BudgetError("A column of a piece of output would pass 2 GB. Give less memory.")
-        heaps = [pa.allocate_buffer(size + SPILL) for size in sizes.tolist()]
+        heaps = [pa.allocate_buffer(size + SPILL) for size in sizes]
         self._heaps[:] = [heap.address for heap in heaps]
-        row_gather.copy_varying(target.sources, target.ends, count, self._heaps)
+        offsets = self._target.address[self._varying]
+        row_gather.copy_varying(self._target.sources, offsets, count, self._heaps)
         return heaps
 
-    def _column(
-        self, place: int, count: int, values: pa.Buffer, heaps: list[pa.Buffer], has_nulls: bool
+    def _bitmap(self, place: int, count: int) -> pa.Buffer:
+        """Which values of a column are valid; the bits are set again."""
+        valid = self._target.valid[place]
+        bitmap = pa.py_buffer(valid[: count // 8 + 1].copy())
+        valid[:] = 255
+        self._target.has_nulls[place] = False
+        return bitmap
+
+
+class _Kind(NamedTuple):
+    """The type of a column, and its number among those of varying size, or -1."""
+
+    type: pa.DataType
+    varying: int
+
+    def column(
+        self, count: int, bitmap: pa.Buffer | None, values: pa.Buffer, heaps: list[pa.Buffer]
     ) -> pa.Array:
         """A column of the result from what was gathered."""
-        kind, bitmap = self._types[place], None
-        if has_nulls:
-            valid = self._target.valid[place]
-            bitmap = pa.py_buffer(np.packbits(valid[:count], bitorder="little"))
-            valid[:] = True
-            self._target.has_nulls[place] = False
-        if place in self._varying:
-            number = self._varying[place]
-            ends = self._target.ends[number, : count + 1].astype(self._offsets[number])
-            return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(ends), heaps[number]])
-        if kind == _BOOLEAN:
+        buffers = [bitmap, values]
+        if self.varying >= 0:
+            if is_large(self.type):
+                ends = np.frombuffer(values, np.int32, count + 1)
+                buffers[1] = pa.py_buffer(ends.astype(np.int64))
+            buffers.append(heaps[self.varying])
+        elif self.type == _BOOLEAN:
             bits = np.packbits(np.frombuffer(values, np.uint8, count), bitorder="little")
-            return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(bits)])
-        return pa.Array.from_buffers(kind, count, [bitmap, values])
+            buffers[1] = pa.py_buffer(bits)
+        return pa.Array.from_buffers(self.type, count, buffers)
 
 
 def _tuples(counts: NDArray[np.int32], begins: Rows, start: int, stop: int) -> NDArray[np.int32]:

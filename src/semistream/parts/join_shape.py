@@ -22,7 +22,7 @@ from semistream.errors import (
 from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
 from semistream.relation.columns import has_union, plain_array, stored_type
-from semistream.row_bytes import row_bytes
+from semistream.row_bytes import widest_row
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -152,7 +152,7 @@ class JoinShape:
     def tuple_bytes(self, batch: pa.RecordBatch) -> int:
         """The bytes of the widest tuple in a plain batch."""
         if self.fixed_tuple_bytes is None:
-            return int(np.ceil(row_bytes(batch).max()))
+            return widest_row(batch)
         return self.fixed_tuple_bytes
 
     def key_codes(
@@ -178,13 +178,19 @@ class JoinShape:
         """
         if self.codec.exact:
             return stream, master, tuples
-        columns = [stream.column(name) for name in self.stream_key]
-        left = self.codec.align(columns, self.stream_key)
-        agree = self.codec.equal(left, [master.column(name) for name in self.master_key])
-        if agree.all():
+        agree = self.agreeing(stream, [master.column(name) for name in self.master_key])
+        if agree is None:
             return stream, master, tuples
         keep = to_arrow(agree)
         return stream.filter(keep), master.filter(keep), tuples[agree]
+
+    def agreeing(
+        self, stream: pa.RecordBatch, keys: Sequence[pa.Array]
+    ) -> NDArray[np.bool_] | None:
+        """Which stream tuples have the keys of the master rows beside them (None: all)."""
+        columns = [stream.column(name) for name in self.stream_key]
+        agree = self.codec.equal(self.codec.align(columns, self.stream_key), keys)
+        return None if agree.all() else agree
 
     def _check_stream(self, schema: pa.Schema) -> None:
         for field in schema:

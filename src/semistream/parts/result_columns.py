@@ -132,14 +132,15 @@ class ResultColumns:
 
     def _varying_values(self, number: int, count: int) -> tuple[NDArray[np.int32], pa.Buffer]:
         """Offsets and bytes of a varying column."""
-        ends, size = self.results.ends[number : number + 1], np.zeros(1, np.int64)
-        add_up(ends, count, size)
+        ends = self.results.ends[number, : count + 1]
+        size = add_up(ends.ctypes.data, count)
         if self._varying == 1:
             self._pool.resize(int(self.results.used[USED_BYTES]), shrink_to_fit=True)
-            return ends[0, : count + 1], self._pool
-        data = _buffer(int(size[0]) + SPILL)
-        copy_varying(self.results.starts[number : number + 1], ends, count, _addresses([data]))
-        return ends[0, : count + 1], data
+            return ends, self._pool
+        data = _buffer(size + SPILL)
+        starts, offsets = self.results.starts[number : number + 1], np.array([ends.ctypes.data])
+        copy_varying(starts, offsets, count, _addresses([data]))
+        return ends, data
 
 
 def _buffer(size: int) -> pa.Buffer:

@@ -58,6 +58,14 @@ class Arrivals(NamedTuple):
         return self.keyed()._replace(batch=self.batch.filter(to_arrow(chosen)), codes=codes)
 
 
+def no_arrivals(shape: JoinShape) -> Arrivals:
+    """Arrivals without a tuple."""
+    nothing = no_rows(shape.plain_schema)
+    no_codes: NDArray[np.int64] = np.empty(0, np.int64)
+    no_codes.flags.writeable = False
+    return Arrivals(nothing, no_codes, nothing, 0)
+
+
 class TupleSource(Protocol):
     """Where an algorithm reads stream tuples: the stream buffer, or a stage in front of it.
 
@@ -119,12 +127,9 @@ class StreamBuffer:
         self._recorder = recorder
         self._members = members
         self._arrived_at = arrived_at
-        self._nothing = no_rows(shape.plain_schema)
-        self._batch = self._nothing
-        no_codes: NDArray[np.int64] = np.empty(0, np.int64)
-        no_codes.flags.writeable = False
-        self.nothing = Arrivals(self._nothing, no_codes, self._nothing, 0)
+        self.nothing = no_arrivals(shape)
         """Arrivals without a tuple."""
+        self._nothing = self._batch = self.nothing.batch
         self._chunk = self.nothing
         self._batch_at = 0
         self._chunk_at = 0
