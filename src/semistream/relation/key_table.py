@@ -41,10 +41,9 @@ from semistream.errors import (
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, storage_at
-from semistream.relation.stored_rows import key_columns, pages_of, row_codes
 from semistream.relation.surrogates import LAST, Surrogates, marked, surrogates_of
-from semistream.relation.updates.change import Change, upsertion
-from semistream.relation.updates.placement import Placement
+from semistream.relation.updates.change import upsertion
+from semistream.relation.updates.finding import found_rows
 from semistream.relation.updates.update import update
 
 __all__ = ["assigned", "key_table", "surrogates_in"]
@@ -164,7 +163,6 @@ def assigned(
 class _Wanted(NamedTuple):
     """The keys that are asked for, each once, in code order."""
 
-    codec: KeyCodec
     columns: list[pa.Array]
     codes: Codes
     key_of: Numbers
@@ -193,7 +191,7 @@ class _Wanted(NamedTuple):
         place[order] = np.arange(len(order))
         first = first[order]
         distinct = [column.take(to_arrow(first)) for column in aligned]
-        return cls(codec, distinct, codes[first], place[key_of], first)
+        return cls(distinct, codes[first], place[key_of], first)
 
     def by_arrival(self, keys: Numbers) -> Numbers:
         """The numbers of some keys, in the order in which the keys came."""
@@ -204,16 +202,9 @@ class _Wanted(NamedTuple):
         numbers = np.zeros(len(self.codes), np.int64)
         is_known = np.zeros(len(self.codes), np.bool_)
         column = surrogates_in(table).column
-        nothing = table.stored_schema.empty_table()
-        no_codes = np.empty(0, np.int64)
-        keys = Change(self.codec, self.columns, self.codes, nothing, no_codes, 0, "")
-        placement = Placement(table, keys, everything=False)
-        with table.reader() as reader:
-            for plan in placement.plans:
-                for _, page in pages_of(reader, plan.touched):
-                    rows, key = keys.pairs(key_columns(table, page), row_codes(table, page))
-                    numbers[key] = to_numpy(page.column(column))[rows]
-                    is_known[key] = True
+        for page, rows, key in found_rows(table, self.columns, self.codes):
+            numbers[key] = to_numpy(page.column(column))[rows]
+            is_known[key] = True
         return numbers, is_known
 
 
