@@ -87,7 +87,7 @@ def key_table(
     # Of two that make it at the same time, one finds that of the other.
     with contextlib.suppress(MasterExistsError):
         return MasterTable.from_arrow(
-            schema.empty_table(), path, key=list(key), page_bytes=page_bytes
+            pa.Table.from_batches([], schema), path, key=list(key), page_bytes=page_bytes
         )
     table = MasterTable.open(path)
     surrogates_in(table)

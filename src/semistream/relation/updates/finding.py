@@ -28,7 +28,7 @@ def found_rows(
     The keys are columns of the master's types, in the order of their codes, each key once. A page
     is valid until the next one is asked for.
     """
-    nothing = master.stored_schema.empty_table()
+    nothing = pa.Table.from_batches([], master.stored_schema)
     wanted = Change(master.codec, list(keys), codes, nothing, np.empty(0, np.int64), 0, "")
     placement = Placement(master, wanted, everything=False)
     with master.reader() as reader:
