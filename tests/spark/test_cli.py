@@ -286,7 +286,7 @@ def test_run_with_steps_and_terms(
     found = rows_in(tmp_path / "out", *names, "name") + [
         (*row, None) for row in rows_in(tmp_path / "unmatched", *names)
     ]
-    numbers = {}
+    numbers: dict[int, int] = {}
     for id, quantity, number, change, tens, name in found:
         assert quantity in [least for (_, product), least in kept.items() if product == id]
         assert change == ("new" if id >= 300 else "unchanged" if id == 7 else "changed")

@@ -157,7 +157,10 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
         (STAR | {"join": LEAST["join"]}, r"\[join\] has keys beside memory"),
         (STAR | {"[lookup]": 'path = "m"'}, r"\[lookup 1\] is missing: on\."),
         (STAR | {"[lookup]": LOOKUP + "\nmemory = 1"}, r"\[lookup 1\] has no key memory"),
-        ({"[step]": 'kind = "dedup"'}, r"\[step 1\] has kind = 'dedup'. Known kinds are: surrogate"),
+        (
+            {"[step]": 'kind = "dedup"'},
+            r"\[step 1\] has kind = 'dedup'. Known kinds are: surrogate",
+        ),
         ({"[step]": 'path = "m"'}, r"\[step 1\] is missing: kind. Known kinds are: surrogate_keys"),
         ({"[step]": 'kind = "deduplicate"'}, r"\[step 1\] is missing: master, on"),
         (
@@ -171,7 +174,10 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
             {"join": LEAST["join"] + "\nsample = { part = 0.1 }"},
             r"\[join.sample\] has no key part. Known are: share, seed, by",
         ),
-        (STAR | {"join": 'memory = 1\nwhere = "a > b"'}, r"\[join\] has keys beside memory and sam"),
+        (
+            STAR | {"join": 'memory = 1\nwhere = "a > b"'},
+            r"\[join\] has keys beside memory and sam",
+        ),
         ({"lookup": LOOKUP}, r"lookup is no list of tables. Write each as \[\[lookup\]\]"),
     ],
 )

@@ -36,7 +36,9 @@ def finish(folder: Path, number: int) -> BatchLog:
     counts = Counts(source=number)
     log.begin(BatchRecord(number, number, 0.0, 1))
     log.finish(
-        Outcome(number, number, 0.0, 1, counts, counts, 0.1, None, waiting_retry=0, waiting_deferred=0)
+        Outcome(
+            number, number, 0.0, 1, counts, counts, 0.1, None, waiting_retry=0, waiting_deferred=0
+        )
     )
     return log
 

@@ -94,7 +94,7 @@ class SampleTable:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinTable:
-    """`[join]`: the arguments of `ss.Pipeline` for the join; with look-ups, memory and sample only."""
+    """`[join]`: arguments of `ss.Pipeline` for the join; with look-ups, memory and sample only."""
 
     on: str | list[str] | dict[str, str] | None = None
     memory: int | str
@@ -252,8 +252,8 @@ class PipelineFile:
             )
         if self.join != JoinTable(memory=self.join.memory, sample=self.join.sample):
             raise PipelineFileError(
-                "[join] has keys beside memory and sample, but each [[lookup]] has its own on, how, "
-                "columns, where and so on. Move them there."
+                "[join] has keys beside memory and sample, but each [[lookup]] has its own on, "
+                "how, columns, where and so on. Move them there."
             )
 
     @classmethod
@@ -335,11 +335,11 @@ def _tables(kind: type[Table], value: Any, where: str) -> list[Table]:
     """Tables of one name, as their dataclass."""
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise PipelineFileError(f"{where} is no list of tables. Write each as [[{where}]].")
-    made = []
-    for number, one in enumerate(value, 1):
-        name = f"{where} {number}"
-        made.append(_made(step_table(one, name) if kind is StepTable else kind, one, name))
-    return made
+    named = [(f"{where} {number}", one) for number, one in enumerate(value, 1)]
+    if kind is StepTable:
+        # Each is the table of its own kind.
+        return [_made(step_table(one, name), one, name) for name, one in named]  # type: ignore[misc]
+    return [_made(kind, one, name) for name, one in named]
 
 
 def _plain(kind: Any) -> type:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from semistream.errors import PipelineFileError
+from semistream.errors import MasterNotFoundError, PipelineFileError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +33,7 @@ class StepTable:
         """Raise what the step would without Spark; `where` names the step."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """The frame after the step. Masters are those of now, so each micro-batch has the newest."""
+        """The frame after the step; each micro-batch has the newest version of masters."""
         raise NotImplementedError
 
 
@@ -51,17 +51,26 @@ class SurrogateKeys(StepTable):
     keep: int | float | None = None
 
     def check(self, where: str) -> None:
-        """Open the key table, or make it."""
-        from semistream.relation.key_table import surrogates_in
+        """Look at the key table, or at what it would be."""
+        from semistream.relation.key_table import key_schema, surrogates_in
 
-        if (self.key is None) != (self.surrogate is None) or (self.first and not self.key):
+        if (self.key is None) != (self.surrogate is None) or (
+            self.first is not None and not self.key
+        ):
             raise PipelineFileError(
                 f"[{where}] needs key and surrogate to make a key table, and first goes with them. "
                 "Give both, or leave all out for a table that there is."
             )
-        table = self._table()
-        surrogates_in(table)
-        _check(table, self.on, self.memory)
+        try:
+            table = _opened(self.keys)
+        except MasterNotFoundError:
+            if self.key is None or self.surrogate is None:
+                raise
+            key_schema(self.key, self.surrogate, self._first)
+            _check(tuple(self.key), self.on, self.memory)
+        else:
+            surrogates_in(table)
+            _check(table.key, self.on, self.memory)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples with their surrogates."""
@@ -76,8 +85,11 @@ class SurrogateKeys(StepTable):
 
         if self.key is None or self.surrogate is None:
             return _opened(self.keys)
-        first = 1 if self.first is None else self.first
-        return key_table(self.keys, key=self.key, surrogate=self.surrogate, first=first)
+        return key_table(self.keys, key=self.key, surrogate=self.surrogate, first=self._first)
+
+    @property
+    def _first(self) -> int:
+        return 1 if self.first is None else self.first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +104,7 @@ class Deduplicate(StepTable):
 
     def check(self, _: str) -> None:
         """Open the master."""
-        _check(_opened(self.master), self.on, self.memory)
+        _check(_opened(self.master).key, self.on, self.memory)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples that are new."""
@@ -114,7 +126,7 @@ class SplitNew(StepTable):
 
     def check(self, _: str) -> None:
         """Open the master."""
-        _check(_opened(self.master), self.on, self.memory)
+        _check(_opened(self.master).key, self.on, self.memory)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples with a column `change`."""
@@ -170,10 +182,10 @@ def _opened(path: str) -> MasterTable:
     return MasterTable.open(path)
 
 
-def _check(master: MasterTable, on: Any, memory: int | str) -> None:
+def _check(key: tuple[str, ...], on: Any, memory: int | str) -> None:
     """Raise if the key cannot be this, or the memory is no size."""
     from semistream.budget import parse_memory
     from semistream.parts.join_shape import resolve_on
 
-    resolve_on(on, master.key)
+    resolve_on(on, key)
     parse_memory(memory)

@@ -46,7 +46,14 @@ from semistream.relation.updates.change import upsertion
 from semistream.relation.updates.finding import found_rows
 from semistream.relation.updates.update import update
 
-__all__ = ["assigned", "key_table", "surrogates_in"]
+__all__ = [
+    "assigned",
+    "key_schema",
+    "key_table",
+    "numbering_bytes",
+    "numbering_growth",
+    "surrogates_in",
+]
 
 Numbers = NDArray[np.int64]
 
@@ -62,6 +69,10 @@ _TIDY_EVERY: Final = 64
 _MOST_FILES: Final = 64
 """A table with more page files is packed into one, unless it has far more pages than that."""
 _OPERATION: Final = "assign"
+_ROW_BYTES, _KEY_COPIES = 200, 8
+"""What numbering holds for each row: codes and places, and copies of the key; as measured."""
+_PAGES, _INDEX_BYTES, _SINK_BYTES = 40, 128, 1 << 17
+"""What it holds besides: pages that are read and written, the index by page, the file's buffer."""
 
 
 def key_table(
@@ -83,7 +94,7 @@ def key_table(
         first: the first number to give.
         page_bytes: the most bytes of a page. New keys rewrite the pages that they go to.
     """
-    schema = _schema(key, surrogate, first)
+    schema = key_schema(key, surrogate, first)
     # Of two that make it at the same time, one finds that of the other.
     with contextlib.suppress(MasterExistsError):
         return MasterTable.from_arrow(
@@ -158,6 +169,16 @@ def assigned(
         f"{storage_at(path).path}. Let fewer "
         "tasks assign keys at the same time."
     )
+
+
+def numbering_bytes(table: MasterTable) -> int:
+    """The most bytes that `assigned` holds, whatever the rows."""
+    return _SINK_BYTES + _PAGES * table.page_bytes + _INDEX_BYTES * table.page_count
+
+
+def numbering_growth(rows: int, key_bytes: int) -> int:
+    """The bytes that it holds besides, for so many rows whose keys take so many bytes."""
+    return _ROW_BYTES * rows + _KEY_COPIES * key_bytes
 
 
 class _Wanted(NamedTuple):
@@ -267,7 +288,8 @@ def _turn(path: Location) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:
+def key_schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:
+    """The stored schema of a key table without keys; an error if there can be none."""
     given: object = key
     column: object = surrogate
     if not isinstance(given, Mapping) or not given:

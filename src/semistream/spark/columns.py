@@ -45,7 +45,7 @@ def column(name: str) -> Column:
 
 
 def first_sentence(error: PySparkException) -> str:
-    """What Spark says is wrong with a query, without the plan that follows; secrets are left out."""
+    """What Spark says is wrong with a query, without the plan that follows, and without secrets."""
     said = str(error).strip().splitlines()[:1]
     return scrubbed("".join(said).partition(" SQLSTATE: ")[0])
 

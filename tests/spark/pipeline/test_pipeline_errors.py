@@ -21,7 +21,9 @@ from semistream.spark.pipeline.routes import Retry, parse_duration
 from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 from tests.spark.pipeline.conftest import Shop
 
-NO_PLAN = r"^The check 'odd' is no SQL predicate on the source: \[[^\n]*m[^\n]* Its columns are [^\n]*$"
+NO_PLAN = (
+    r"^The check 'odd' is no SQL predicate on the source: \[[^\n]*m[^\n]* Its columns are [^\n]*$"
+)
 """Spark's first sentence only."""
 CASES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"how": "outer"}, OptionError, 'Use one of: "left", "inner"'),

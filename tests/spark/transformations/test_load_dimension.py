@@ -238,7 +238,9 @@ def test_narrower_types_are_widened(spark: SparkSession, tmp_path: Path) -> None
     for timed in (False, True):
         path = tmp_path / str(timed)
         dimension(path, timed)
-        frame = spark.createDataFrame([(1, "a", 0.1, 5)], "id int, name string, price float, at int")
+        frame = spark.createDataFrame(
+            [(1, "a", 0.1, 5)], "id int, name string, price float, at int"
+        )
         for _ in range(2):
             ss.load_dimension(frame, path, on="id", at="at", valid=VALID if timed else None)
         (row,) = stored(path)

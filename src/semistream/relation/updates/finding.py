@@ -48,6 +48,4 @@ def key_with_several_rows(master: MasterVersion, data: pa.Table) -> dict[str, An
     if not len(several):
         return None
     first = int(several[0])
-    return {
-        name: column[first].as_py() for name, column in zip(master.key, keys.gone, strict=True)
-    }
+    return {name: column[first].as_py() for name, column in zip(master.key, keys.gone, strict=True)}

@@ -33,7 +33,12 @@ from pyspark.sql.types import (
 
 __all__ = ["common_type", "holds"]
 
-_DIGITS: Final = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_DIGITS: Final[dict[type[DataType], int]] = {
+    ByteType: 3,
+    ShortType: 5,
+    IntegerType: 10,
+    LongType: 19,
+}
 """The decimal digits of whole numbers, from the narrowest type to the widest."""
 _FRACTIONS: Final = (FloatType, DoubleType)
 _LIKE_ITSELF: Final = (

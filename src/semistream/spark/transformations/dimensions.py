@@ -56,9 +56,10 @@ def load_dimension(
     """Bring a master table up to date with a batch of tuples; returns its newest version.
 
     Without `valid`, the master has one row per key, that of the key's newest tuple (a slowly
-    changing dimension of type 1); a master with several rows of such a key is refused. With `valid=("valid_from", "valid_to")` it has a row for each
-    change (type 2): a tuple that differs from the row valid at its time begins a new one, and the
-    other ends there. The last row's `valid_to` is null. Tuples may come late and in any order.
+    changing dimension of type 1). Several rows of a key are not replaced, but refused. With
+    `valid=("valid_from", "valid_to")` it has a row for each change (type 2): a tuple that differs
+    from the row valid at its time begins a new one, and the other ends there. The last row's
+    `valid_to` is null. Tuples may come late and in any order.
 
     Only what differs is written, so the last batch loaded again changes nothing, and makes no
     version. The rows to be written are collected in the driver's memory. Tuples with a null in the
@@ -269,9 +270,9 @@ def _check_types(stream: StructType, master: StructType, pairs: Sequence[tuple[s
         if theirs not in master.names or not holds(master[theirs].dataType, kind):
             known = master[theirs].dataType.simpleString() if theirs in master.names else "another"
             raise OptionError(
-                f"Column {ours!r} is {kind.simpleString()}, and the master's {theirs!r} is {known}, "
-                f"which cannot hold all its values. Cast {ours!r} to that type first, or build the "
-                "master anew."
+                f"Column {ours!r} is {kind.simpleString()}, and the master's {theirs!r} is "
+                f"{known}, which cannot hold all its values. Cast {ours!r} to that type first, or "
+                "build the master anew."
             )
 
 
