@@ -1,4 +1,7 @@
-"""Two pipelines assign surrogate keys and are killed just after keys were committed."""
+"""Two pipelines assign surrogate keys and are killed just after keys were committed.
+
+One joins with a master, the other with two at once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 6, 200
 KILLS = ["worker", "driver"]
+NAMES = {i: f"name {i}" for i in range(100)}
+KINDS = {i: f"kind {i % 7}" for i in range(0, 200, 2)}
 
 
 def test_keys_survive_kills(tmp_path: Path, seed: int) -> None:
@@ -36,9 +42,13 @@ def test_keys_survive_kills(tmp_path: Path, seed: int) -> None:
     assert next(kills, None) is None
     keys = ss.MasterTable.open(tmp_path / "keys")
     surrogates: dict[int, int] = {}
-    for name in ("one", "two"):
-        table = ds.dataset(tmp_path / name, partitioning="hive").to_table()
-        rows = table.select(["n", "id", "k"]).to_pylist()
+    one, two, unmatched = (_rows(tmp_path / name) for name in ("one", "two", "two-unmatched"))
+    for row in one + two:
+        assert row["name"] == NAMES.get(row["id"])
+    for row in two + unmatched:
+        assert row.get("kind") == KINDS.get(row["id"])
+    assert not [row for row in two if row["kind"] is None]
+    for rows in (one, two + unmatched):
         # None lost, none twice.
         assert sorted(row["n"] for row in rows) == sorted(sold)
         for row in rows:
@@ -49,6 +59,11 @@ def test_keys_survive_kills(tmp_path: Path, seed: int) -> None:
                 assert surrogates.setdefault(row["id"], row["k"]) == row["k"]
     assert None not in surrogates.values()
     assert len(set(surrogates.values())) == len(surrogates) == keys.row_count
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ds.dataset(folder, partitioning="hive").to_table().to_pylist()
+    return found
 
 
 def _prepare(folder: Path, random: np.random.Generator) -> dict[int, int | None]:
@@ -62,8 +77,9 @@ def _prepare(folder: Path, random: np.random.Generator) -> dict[int, int | None]
         pq.write_table(pa.table({"id": ids, "n": numbers}), path)
         os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
         sold |= dict(zip(numbers, ids.to_pylist(), strict=True))
-    goods = pa.table({"id": range(100), "name": [f"name {i}" for i in range(100)]})
-    ss.MasterTable.from_arrow(goods, folder / "goods.master", key="id")
+    for master, column, values in (("goods", "name", NAMES), ("kinds", "kind", KINDS)):
+        table = pa.table({"id": list(values), column: list(values.values())})
+        ss.MasterTable.from_arrow(table, folder / f"{master}.master", key="id")
     ss.key_table(folder / "keys", key={"id": "int64"}, surrogate="k", page_bytes=4096)
     return sold
 

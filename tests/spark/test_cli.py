@@ -227,6 +227,133 @@ def test_what_is_wrong_with_look_ups_is_told_before_spark_starts(
     assert len(result.stderr.splitlines()) == 1
 
 
+STEPS = """
+[[step]]
+kind = "deduplicate"
+master = "{folder}/known.master"
+on = "n"
+first_by = "quantity"
+[[step]]
+kind = "surrogate_keys"
+keys = "{folder}/keys"
+key = {{ product = "int64" }}
+surrogate = "product_key"
+on = {{ id = "product" }}
+memory = "2MB"
+[[step]]
+kind = "split_new"
+master = "{folder}/goods.master"
+on = "id"
+compare = {{ text = "name" }}
+[[step]]
+kind = "select"
+columns = ["*", "quantity * 10 as tens"]
+[[step]]
+kind = "where"
+predicate = "tens <> 30"
+"""
+
+
+@pytest.fixture
+def stepped(pipeline: Path, tmp_path: Path) -> Path:
+    """The same pipeline with steps, a condition and a sample."""
+    known = pa.table({"n": range(0, 400, 10)})
+    ss.MasterTable.from_arrow(known, tmp_path / "known.master", key="n", page_bytes=4096)
+    text = pipeline.read_text("utf-8")
+    text = text.replace('"quantity"]', '"quantity", "product_id as n", "\'good 7\' as text"]')
+    text = text.replace("[sink]", STEPS.format(folder=tmp_path) + "[sink]")
+    text = text.replace('on = "id"\nmemory', 'on = "id"\nwhere = "tens > 10"\nsample = 0.5\nmemory')
+    pipeline.write_text(text, "utf-8")
+    return pipeline
+
+
+@pytest.mark.slow
+def test_run_with_steps_and_terms(
+    run: Callable[..., Result], spark: SparkSession, stepped: Path, tmp_path: Path
+) -> None:
+    result = run("run", stepped, "--once")
+    assert result.exit_code == 0, result.output
+    options = {"keys": 400, "rows": 1700, "seed": 3}
+    sales = spark.read.format("semistream").options(**options).load().toArrow()
+    # Of each micro-batch of 900, the least quantity of each product that is not known.
+    least: dict[tuple[int, int], int] = {}
+    for row, sale in enumerate(sales.to_pylist()):
+        place = row // 900, sale["product_id"]
+        if place[1] % 10:
+            least[place] = min(least.get(place, 99), sale["quantity"])
+    kept = {place: least for place, least in least.items() if least != 3 and least < 9}
+    names = ("id", "quantity", "product_key", "change", "tens")
+    found = rows_in(tmp_path / "out", *names, "name") + [
+        (*row, None) for row in rows_in(tmp_path / "unmatched", *names)
+    ]
+    numbers: dict[int, int] = {}
+    for id, quantity, number, change, tens, name in found:
+        assert quantity in [least for (_, product), least in kept.items() if product == id]
+        assert change == ("new" if id >= 300 else "unchanged" if id == 7 else "changed")
+        assert tens == quantity * 10
+        assert name == (f"good {id}" if id < 300 and tens > 10 else None)
+        assert numbers.setdefault(number, id) == id
+    assert len(set(numbers.values())) == len(numbers)
+    # A sample of one half.
+    assert len(kept) * 0.35 < len(found) < len(kept) * 0.65
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("known.master", "none.master", "[step 1]: There is no master table at"),
+        ('on = "n"', 'on = "m"', "[step 1]: "),
+        ('key = { product = "int64" }', "", "[step 2] needs key and surrogate"),
+        ('"int64"', '"integer"', "[step 2]: Key column 'product' has the type 'integer'"),
+        ('memory = "2MB"', 'memory = "2 apples"', "[step 2]: memory"),
+        ('"tens > 10"', '"tens >"', "[join]: "),
+        ("sample = 0.5", "sample = 2", "[join]: sample=2 must be a share"),
+        ("sample = 0.5", 'valid = ["n", "since", "until"]', "no column since, until"),
+        ("sample = 0.5", 'tolerance = "1h"', "[join]: tolerance='1h'"),
+        ("sample = 0.5", 'how = "outer"', "[join]: how='outer' is not known"),
+    ],
+)
+def test_what_is_wrong_with_steps_is_told_before_spark_starts(
+    run: Callable[..., Result],
+    stepped: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("semistream.cli.run.spark_session", None)
+    text = stepped.read_text("utf-8")
+    assert old in text
+    assert run("run", stepped, "--check").exit_code == 0
+    stepped.write_text(text.replace(old, new), "utf-8")
+    result = run("run", stepped, "--check")
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('first_by = "quantity"', 'first_by = "amount"', "Step 1, deduplicate: first_by='amount'"),
+        ('"quantity * 10 as tens"', '"amount * 10 as tens"', "Step 4, select, does not fit"),
+        ('"tens <> 30"', '"tens <> "', "Step 5, where, does not fit"),
+        ('{ text = "name" }', '{ n = "name" }', "Step 3, split_new: Column 'n' is bigint"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_named(
+    run: Callable[..., Result], stepped: Path, old: str, new: str, message: str
+) -> None:
+    text = stepped.read_text("utf-8")
+    assert old in text
+    stepped.write_text(text.replace(old, new), "utf-8")
+    result = run("run", stepped, "--once")
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "SQLSTATE" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

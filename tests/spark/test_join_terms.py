@@ -289,6 +289,7 @@ def test_a_pipeline_gives_each_tuple_once(
         on="id",
         how=how,
         sink=str(tmp_path / "out"),
+        unmatched=str(tmp_path / "unmatched"),
         checkpoint=tmp_path / "checkpoint",
         memory="4MB",
         where="n >= least",
@@ -299,8 +300,13 @@ def test_a_pipeline_gives_each_tuple_once(
     matched = {n for n in range(40) if n % 5 == 0 or (n % 5 == 1 and n >= 20)}
     wanted = matched if how == "semi" else {*range(40)} - matched
     assert_same_rows(found, [(n % 5, n) for n in wanted])
-    counts = pipeline.status().counts
-    assert (counts.joined, counts.unmatched) == (len(matched), 40 - len(matched))
+    others = spark.read.parquet(str(tmp_path / "unmatched")).select("id", "n").toArrow()
+    assert_same_rows(others, [(n % 5, n) for n in {*range(40)} - wanted])
+    # A tuple counts by where it went: to the sink or not.
+    status = pipeline.status()
+    for counts in (status.counts, status.totals):
+        assert (counts.joined, counts.outputs) == (len(wanted), len(wanted))
+        assert counts.unmatched == 40 - len(wanted) == status.ended_unmatched
 
 
 def test_a_pipeline_joins_on_terms(spark: SparkSession, build: Build, tmp_path: Path) -> None:

@@ -225,6 +225,30 @@ def imported(program: str) -> set[str]:
     return set(run.stdout.split())
 
 
+def test_an_interruption_while_it_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise KeyboardInterrupt")
+    run = subprocess.run(
+        [sys.executable, "-c", "from semistream_command import main; main()"],
+        env={"PYTHONPATH": f"{tmp_path}:{SOURCE}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (130, "Interrupted.\n")
+
+
+def test_an_interruption_of_any_command_is_one_line(
+    run: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    # As if it came while the command imports what it needs.
+    monkeypatch.setattr("typer.core.TyperCommand.invoke", interrupt)
+    result = run(*ONE)
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+
+
 def test_the_command_line_itself_imports_nothing_heavy() -> None:
     # A bare parent package stands in for semistream, whose own imports are tested below.
     program = (

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from semistream import cli
-from semistream.cli.pipeline_file import PipelineFile
+from semistream.cli.pipeline_file import PipelineFile, SampleTable
+from semistream.cli.step_tables import SurrogateKeys
 from semistream.errors import PipelineFileError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.toml"
@@ -94,6 +95,17 @@ def test_the_example_with_several_masters_is_valid(tmp_path: Path) -> None:
     assert (opened.name, opened.columns) == ("products", ["name", "price"])
 
 
+def test_terms_of_the_join_and_steps(read: Read) -> None:
+    terms = '\nwhere = "a > b"\nas_of = ["at", "since"]\ntolerance = "1h"\nsample = { share = 0.1 }'
+    step = 'kind = "surrogate_keys"\nkeys = "k"\non = { a = "b" }'
+    found = read(join=LEAST["join"] + terms, **{"[step]": step})
+    join = found.join
+    assert (join.where, join.as_of, join.tolerance) == ("a > b", ["at", "since"], "1h")
+    assert join.sample == SampleTable(0.1)
+    assert found.step == [SurrogateKeys(kind="surrogate_keys", keys="k", on={"a": "b"})]
+    assert read(join=LEAST["join"] + "\nsample = 0.5").join.sample == 0.5
+
+
 LOOKUP = 'path = "m"\non = "id"'
 STAR = {"master": None, "join": 'memory = "1MB"', "[lookup]": LOOKUP}
 
@@ -145,6 +157,27 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
         (STAR | {"join": LEAST["join"]}, r"\[join\] has keys beside memory"),
         (STAR | {"[lookup]": 'path = "m"'}, r"\[lookup 1\] is missing: on\."),
         (STAR | {"[lookup]": LOOKUP + "\nmemory = 1"}, r"\[lookup 1\] has no key memory"),
+        (
+            {"[step]": 'kind = "dedup"'},
+            r"\[step 1\] has kind = 'dedup'. Known kinds are: surrogate",
+        ),
+        ({"[step]": 'path = "m"'}, r"\[step 1\] is missing: kind. Known kinds are: surrogate_keys"),
+        ({"[step]": 'kind = "deduplicate"'}, r"\[step 1\] is missing: master, on"),
+        (
+            {"[step]": 'kind = "split_new"\nmaster = "m"\non = "id"\ncompair = ["a"]'},
+            r"\[step 1\] has no key compair. Known are: kind, master, on, compare",
+        ),
+        ({"[step]": 'kind = "where"\npredicate = 1'}, r"step 1.predicate is 1; give a string"),
+        ({"step": 'kind = "where"'}, r"step is no list of tables. Write each as \[\[step\]\]"),
+        ({"join": LEAST["join"] + '\nsample = "all"'}, "join.sample is 'all'; give a whole number"),
+        (
+            {"join": LEAST["join"] + "\nsample = { part = 0.1 }"},
+            r"\[join.sample\] has no key part. Known are: share, seed, by",
+        ),
+        (
+            STAR | {"join": 'memory = 1\nwhere = "a > b"'},
+            r"\[join\] has keys beside memory and sam",
+        ),
         ({"lookup": LOOKUP}, r"lookup is no list of tables. Write each as \[\[lookup\]\]"),
     ],
 )

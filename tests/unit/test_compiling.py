@@ -40,6 +40,25 @@ assert rows == batch.num_rows
 print(json.dumps({"modules": list(sys.modules), "compiled": len(compiled.buffer)}))
 """
 
+FIRST_COMMIT = """
+import json, sys
+import pyarrow as pa
+from semistream.relation import MasterTable
+from semistream.relation.key_table import assigned, key_table
+
+shop, kind, folder = sys.argv[1:]
+with pa.ipc.open_file(f"{shop}/{kind}.arrow") as file:
+    batch = file.get_batch(0)
+table = pa.Table.from_batches([batch]).slice(0, 100)
+for layout in ("key", "given"):
+    path = f"{folder}/{kind}-{layout}"
+    MasterTable.from_arrow(table, path, key="product_id", layout=layout, page_bytes=4096)
+    MasterTable.open(path).upsert(table.slice(50))
+keys = key_table(f"{folder}/{kind}-keys", key={"k": kind}, surrogate="s")
+assert len(assigned(keys.location, [batch.column("product_id")], ["k"])) == batch.num_rows
+print(json.dumps(list(sys.modules)))
+"""
+
 MODULE = """
 from semistream.kernels.compiling import kernel
 
@@ -115,6 +134,11 @@ def test_after_the_command_compile_a_first_join_compiles_nothing_and_imports_lit
     found = child(FIRST_JOIN, *paths, algorithm, io)
     assert found["compiled"] == 0
     assert not set(NOT_NEEDED) & set(found["modules"])
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_a_first_commit_imports_no_pandas(shop: Path, tmp_path: Path, kind: str) -> None:
+    assert "pandas" not in child(FIRST_COMMIT, str(shop), kind, str(tmp_path))
 
 
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:

@@ -275,3 +275,44 @@ def _check_answers(folder: Path, table: dict[Key, int], at_least: int) -> None:
                 assert table[source, product] == number
                 told += 1
     assert told >= at_least
+
+
+NUMBERING = """
+import gc, json, sys, tracemalloc
+import numpy as np
+import pyarrow as pa
+from semistream.arrow_arrays import to_arrow
+from semistream.relation import MasterTable
+from semistream.relation.key_table import assigned, key_table, numbering_bytes, numbering_growth
+
+path, rows, width = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+table = key_table(path, key={"source": "string", "product": "int64"}, surrogate="k")
+
+def some(first, rows):
+    text = pa.py_buffer(b"x" * (rows * width))
+    ends = pa.py_buffer(np.arange(0, rows * width + 1, width, dtype=np.int32))
+    numbers = np.random.default_rng(1).permutation(rows) + first
+    return [pa.StringArray.from_buffers(rows, ends, text), to_arrow(numbers)]
+
+assigned(path, some(10**9, 10), ["a", "b"])
+keys = some(0, rows)
+gc.collect()
+before = pa.total_allocated_bytes()
+tracemalloc.start()
+assigned(path, keys, ["a", "b"])
+held = tracemalloc.get_traced_memory()[1] + pa.default_memory_pool().max_memory() - before
+said = numbering_bytes(MasterTable.open(path)) + numbering_growth(rows, sum(k.nbytes for k in keys))
+print(json.dumps([held, said]))
+"""
+
+
+@pytest.mark.parametrize(("rows", "width"), [(10, 10), (30_000, 4), (10_000, 200)])
+def test_numbering_holds_no_more_than_it_says(tmp_path: Path, rows: int, width: int) -> None:
+    """The most of NumPy and the most of Arrow together are not less than the most of both."""
+    found = subprocess.run(
+        [sys.executable, "-c", NUMBERING, str(tmp_path / "keys"), str(rows), str(width)],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    held, said = json.loads(found.stdout)
+    assert held <= said

@@ -17,7 +17,7 @@ import pytest
 from semistream.errors import CheckpointError
 from semistream.relation.storage.remote import RemoteStorage
 from semistream.spark.pipeline import lease as module
-from semistream.spark.pipeline.lease import Lease
+from semistream.spark.pipeline.lease import Lease, check_free
 
 
 def never(_: float) -> None:
@@ -42,6 +42,19 @@ def test_the_second_names_the_holder_and_touches_nothing(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     first.check()
     first.release()
+
+
+def test_whether_it_is_free_is_only_looked_at(tmp_path: Path) -> None:
+    check_free(tmp_path / "nothing")
+    first = Lease.take(tmp_path, "shop")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match="in use by the pipeline shop"):
+        check_free(tmp_path)
+    elsewhere(tmp_path)
+    check_free(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    first.release()
+    check_free(tmp_path)
 
 
 def test_a_released_lease_is_free_at_once(tmp_path: Path) -> None:

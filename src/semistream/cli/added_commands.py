@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from semistream.cli.report import reported, side
+from semistream.cli.report import INTERRUPTED, reported, side
 from semistream.errors import OptionError
 
 __all__ = ["GROUP", "ExtensibleGroup"]
@@ -22,7 +22,15 @@ GROUP: Final = "semistream.commands"
 
 
 class ExtensibleGroup(TyperGroup):
-    """The library's own commands, then those that entry points add."""
+    """The library's own commands, then those that entry points add. Ctrl-C is one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            side().print("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, for help."""

@@ -13,6 +13,7 @@ from types import UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from semistream.budget import parse_memory
+from semistream.cli.step_tables import StepTable, step_table
 from semistream.errors import OptionError, PipelineFileError
 
 __all__ = ["LookupTable", "PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
@@ -82,15 +83,29 @@ class LookupTable:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SampleTable:
+    """`sample` in `[join]`, as `ss.Sample` takes it; a number is a share."""
+
+    share: int | float
+    seed: int = 0
+    by: list[str] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JoinTable:
-    """`[join]`: the arguments of `ss.Pipeline` for the join; with look-ups, the memory only."""
+    """`[join]`: arguments of `ss.Pipeline` for the join; with look-ups, memory and sample only."""
 
     on: str | list[str] | dict[str, str] | None = None
     memory: int | str
     how: str = "left"
     algorithm: str = "auto"
     columns: list[str] | None = None
+    where: str | None = None
+    valid: list[str] | None = None
+    as_of: list[str] | None = None
+    tolerance: int | str | None = None
+    sample: int | float | SampleTable | None = None
     io: str = "buffered"
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -203,6 +218,8 @@ class PipelineFile:
     pipeline: PipelineTable
     lookup: list[LookupTable] = field(default_factory=list)
     """Several masters, instead of `[master]`."""
+    step: list[StepTable] = field(default_factory=list)
+    """What tuples go through before the join."""
     unmatched: UnmatchedTable | None = None
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
@@ -233,10 +250,10 @@ class PipelineFile:
                 "[master] and [[lookup]] both name masters. Write each master as [[lookup]], or "
                 "have one."
             )
-        if self.join != JoinTable(memory=self.join.memory):
+        if self.join != JoinTable(memory=self.join.memory, sample=self.join.sample):
             raise PipelineFileError(
-                "[join] has keys beside memory, but each [[lookup]] has its own on, how, columns, "
-                "algorithm, io and options. Move them there."
+                "[join] has keys beside memory and sample, but each [[lookup]] has its own on, "
+                "how, columns, where and so on. Move them there."
             )
 
     @classmethod
@@ -318,7 +335,11 @@ def _tables(kind: type[Table], value: Any, where: str) -> list[Table]:
     """Tables of one name, as their dataclass."""
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise PipelineFileError(f"{where} is no list of tables. Write each as [[{where}]].")
-    return [_made(kind, one, f"{where} {number}") for number, one in enumerate(value, 1)]
+    named = [(f"{where} {number}", one) for number, one in enumerate(value, 1)]
+    if kind is StepTable:
+        # Each is the table of its own kind.
+        return [_made(step_table(one, name), one, name) for name, one in named]  # type: ignore[misc]
+    return [_made(kind, one, name) for name, one in named]
 
 
 def _plain(kind: Any) -> type:

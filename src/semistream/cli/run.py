@@ -20,18 +20,20 @@ from semistream.cli.pipeline_file import (
     JoinTable,
     LookupTable,
     PipelineFile,
+    SampleTable,
     SinkTable,
     SourceTable,
     UnmatchedTable,
 )
 from semistream.cli.report import output, reported, side
-from semistream.errors import SparkLostError
+from semistream.errors import OptionError, SemistreamError, SparkLostError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from semistream.relation import MasterTable
+    from semistream.sampling import Sample
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
     from semistream.spark.pipeline.sinks import SinkLike
@@ -48,18 +50,20 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Process what the source has now, then stop.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what is wrong with file and masters, then stop.")
+    ] = False,
 ) -> None:
     """Run a pipeline from a file until Ctrl-C; run it again to continue where it stopped."""
-    from semistream.relation import MasterTable
-
     console = side()
     with reported(console), tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         asked = PipelineFile.read(file)
         metrics = Path(asked.pipeline.metrics or Path(folder) / "metrics.jsonl")
-        if asked.master is not None:
-            _check_join(asked.join, MasterTable.open(asked.master.path))
-        else:
-            _check_star(_lookups(asked.lookup), asked.join.memory)
+        _check(asked)
+        if check:
+            output().print("Nothing is wrong as far as that can be seen without Spark.")
+            return
+        _check_free(asked.pipeline.checkpoint)
         log = _log_file(asked)
         with naming_log(log), spark_errors(str(file)):
             spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
@@ -70,6 +74,41 @@ def run(
             console.print(f"Stopped. To go on: semistream run {file}", soft_wrap=True)
 
 
+def _check(asked: PipelineFile) -> None:
+    """Raise what the pipeline would, as far as that can be seen without Spark."""
+    from semistream.relation import MasterTable
+
+    for number, step in enumerate(asked.step, 1):
+        with _naming(f"[step {number}]"):
+            step.check(f"step {number}")
+    if asked.master is not None:
+        _check_join(asked.join, MasterTable.open(asked.master.path))
+    else:
+        _check_star(_lookups(asked.lookup), asked.join.memory)
+    with _naming("[join]"):
+        _sample(asked.join)
+
+
+@contextmanager
+def _naming(table: str) -> Iterator[None]:
+    """An error says which table of the file it is about."""
+    try:
+        yield
+    except SemistreamError as error:
+        if table not in str(error):
+            error.args = (f"{table}: {error}",)
+        raise
+
+
+def _sample(join: JoinTable) -> Sample | None:
+    """The sample that a file asks for."""
+    from semistream.sampling import Sample
+
+    if isinstance(join.sample, SampleTable):
+        return Sample(join.sample.share, join.sample.seed, join.sample.by)
+    return None if join.sample is None else Sample(join.sample)
+
+
 def _check_join(join: JoinTable, master: MasterTable) -> None:
     """Raise what the join would with a stream of keys only: what else it has, only Spark knows."""
     import pyarrow as pa
@@ -77,15 +116,26 @@ def _check_join(join: JoinTable, master: MasterTable) -> None:
     from semistream.algorithms import fixed_engine
     from semistream.algorithms.registry import AUTO
     from semistream.cost.micro_batches import micro_batch_engine
+    from semistream.matching.terms import Terms
     from semistream.parts.join_shape import resolve_on
 
     assert join.on is not None  # The file was checked.
     resolve_on(join.on, master.key)
+    with _naming("[join]"):
+        asked = Terms.of(join.how, join.where, join.valid, join.as_of, join.tolerance)
+    of_master = (asked.valid or ())[1:] + (asked.as_of or ())[1:]
+    missing = [name for name in of_master if name not in master.schema.names]
+    if missing:
+        raise OptionError(
+            f"[join]: the master has no column {', '.join(missing)}; it has {master.schema.names}. "
+            "Name the columns of its history."
+        )
     fields = [pa.field(f"_key_{i}", _key_type(master, key)) for i, key in enumerate(master.key)]
     is_whole = master.shard_count == 1
     terms: dict[str, Any] = {
         "on": {field.name: name for field, name in zip(fields, master.key, strict=True)},
-        "how": join.how,
+        # A pipeline makes every join of a left join.
+        "how": "left",
         # How much the engines of several shards need together is known later.
         "memory": join.memory if is_whole else _AMPLE,
         "io": join.io,
@@ -149,6 +199,15 @@ def _key_type(master: MasterTable, key: str) -> pa.DataType:
 
     kind = master.schema.field(key).type
     return pa.int8() if pa.types.is_integer(kind) else kind
+
+
+def _check_free(checkpoint: str) -> None:
+    """Raise if a pipeline of this machine uses the checkpoint; Spark takes seconds to start."""
+    from semistream.relation.storage import is_uri
+    from semistream.spark.pipeline.lease import check_free
+
+    if not is_uri(checkpoint):
+        check_free(Path(checkpoint) / "semistream")
 
 
 def _log_file(asked: PipelineFile) -> Path:
@@ -227,13 +286,16 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     terms: dict[str, Any] = {}
     if asked.master is not None:
         terms = {"on": join.on, "how": join.how, "algorithm": join.algorithm}
-        terms |= {"columns": join.columns, "io": join.io, **join.options}
+        terms |= {"columns": join.columns, "where": join.where, "valid": join.valid}
+        terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io, **join.options}
     return Pipeline(
         _stream(asked.source, spark),
         _lookups(asked.lookup) if asked.master is None else asked.master.path,
         sink=_sink(asked.sink),
         checkpoint=whole.checkpoint,
         memory=join.memory,
+        sample=_sample(join),
+        steps=asked.step,
         unmatched=None if asked.unmatched is None else _unmatched(asked.unmatched),
         deferred=None if asked.deferred is None else asked.deferred.path,
         rejected=None if rejected is None else _sink(rejected),

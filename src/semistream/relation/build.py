@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.crash_points import reached
 from semistream.errors import KeyColumnError, MasterExistsError, OptionError
 from semistream.history import check_history, check_no_overlap
@@ -173,7 +174,7 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     table, codes, without_key = keyed_rows(table, codec, recipe.key)
     if not codec.exact:
         field = pa.field(CODE_COLUMN, pa.int64(), nullable=False)
-        table = table.append_column(field, pa.array(codes))
+        table = table.append_column(field, to_arrow(codes))
     if recipe.valid is not None:
         check_no_overlap(table, recipe.key, recipe.valid)
     order = row_order(codes, recipe.layout, recipe.shards)
@@ -193,7 +194,7 @@ def keyed_rows(table: pa.Table, codec: KeyCodec, key: Sequence[str]) -> tuple[pa
     keyed, found = np.concatenate(valid), np.concatenate(codes)
     if keyed.all():
         return table, found, 0
-    return table.filter(pa.array(keyed)), found[keyed], int(len(keyed) - keyed.sum())
+    return table.filter(to_arrow(keyed)), found[keyed], int(len(keyed) - keyed.sum())
 
 
 def row_order(codes: Codes, layout: str, shards: int) -> NDArray[np.int64] | None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.errors import OptionError, UnsupportedTypeError
 
 __all__ = [
@@ -176,8 +177,8 @@ def _rebuilt(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _rebuilt(array.dictionary, target).take(array.indices)
     if pa.types.is_run_end_encoded(kind):
         rows = np.arange(array.offset, array.offset + len(array))
-        runs = np.searchsorted(array.run_ends.to_numpy(), rows, side="right")
-        return _rebuilt(array.values, target).take(pa.array(runs))
+        runs = np.searchsorted(to_numpy(array.run_ends), rows, side="right")
+        return _rebuilt(array.values, target).take(to_arrow(runs))
     if pa.types.is_struct(kind):
         inner = [_rebuilt(array.field(i), field.type) for i, field in enumerate(target)]
         return pa.StructArray.from_arrays(inner, fields=list(target), mask=_nulls(array))
@@ -195,7 +196,7 @@ def _rebuilt_list(array: pa.Array, target: pa.DataType) -> pa.Array:
         inner = _rebuilt(values, target.value_type)
         return pa.FixedSizeListArray.from_arrays(inner, type=target, mask=_nulls(array))
     # A copy: Arrow takes no mask with offsets that are a slice.
-    offsets = pa.array(array.offsets.to_numpy().copy())
+    offsets = to_arrow(to_numpy(array.offsets).copy())
     if pa.types.is_map(array.type):
         inner = [_rebuilt(array.keys, target.key_type), _rebuilt(array.items, target.item_type)]
         return pa.MapArray.from_arrays(offsets, *inner, type=target, mask=_nulls(array))
@@ -211,17 +212,17 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 
 def _from_list_view(array: pa.Array) -> pa.Array:
     """A list view as a list. Arrow's own cast may lose the last elements (seen in pyarrow 26)."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths = to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=_nulls(array))
+    return pa.LargeListArray.from_arrays(to_arrow(offsets), array.flatten(), mask=_nulls(array))
 
 
 def _check_storable(column: pa.ChunkedArray) -> None:
     """Try on one row what building and reading do with all rows: concatenate, take, write, read."""
     chunks = column.slice(0, 1).chunks
     sample = pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
-    twice = pa.concat_arrays([sample, sample]).take(pa.array(range(len(sample)), pa.int64()))
+    twice = pa.concat_arrays([sample, sample]).take(to_arrow(np.arange(len(sample))))
     batch = pa.record_batch([twice], names=["column"])
     decoded = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
     decoded.validate()

@@ -41,13 +41,19 @@ from semistream.errors import (
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, storage_at
-from semistream.relation.stored_rows import key_columns, pages_of, row_codes
 from semistream.relation.surrogates import LAST, Surrogates, marked, surrogates_of
-from semistream.relation.updates.change import Change, upsertion
-from semistream.relation.updates.placement import Placement
+from semistream.relation.updates.change import upsertion
+from semistream.relation.updates.finding import found_rows
 from semistream.relation.updates.update import update
 
-__all__ = ["assigned", "key_table", "surrogates_in"]
+__all__ = [
+    "assigned",
+    "key_schema",
+    "key_table",
+    "numbering_bytes",
+    "numbering_growth",
+    "surrogates_in",
+]
 
 Numbers = NDArray[np.int64]
 
@@ -63,6 +69,10 @@ _TIDY_EVERY: Final = 64
 _MOST_FILES: Final = 64
 """A table with more page files is packed into one, unless it has far more pages than that."""
 _OPERATION: Final = "assign"
+_ROW_BYTES, _KEY_COPIES = 200, 8
+"""What numbering holds for each row: codes and places, and copies of the key; as measured."""
+_PAGES, _INDEX_BYTES, _SINK_BYTES = 40, 128, 1 << 17
+"""What it holds besides: pages that are read and written, the index by page, the file's buffer."""
 
 
 def key_table(
@@ -84,11 +94,11 @@ def key_table(
         first: the first number to give.
         page_bytes: the most bytes of a page. New keys rewrite the pages that they go to.
     """
-    schema = _schema(key, surrogate, first)
+    schema = key_schema(key, surrogate, first)
     # Of two that make it at the same time, one finds that of the other.
     with contextlib.suppress(MasterExistsError):
         return MasterTable.from_arrow(
-            schema.empty_table(), path, key=list(key), page_bytes=page_bytes
+            pa.Table.from_batches([], schema), path, key=list(key), page_bytes=page_bytes
         )
     table = MasterTable.open(path)
     surrogates_in(table)
@@ -161,10 +171,19 @@ def assigned(
     )
 
 
+def numbering_bytes(table: MasterTable) -> int:
+    """The most bytes that `assigned` holds, whatever the rows."""
+    return _SINK_BYTES + _PAGES * table.page_bytes + _INDEX_BYTES * table.page_count
+
+
+def numbering_growth(rows: int, key_bytes: int) -> int:
+    """The bytes that it holds besides, for so many rows whose keys take so many bytes."""
+    return _ROW_BYTES * rows + _KEY_COPIES * key_bytes
+
+
 class _Wanted(NamedTuple):
     """The keys that are asked for, each once, in code order."""
 
-    codec: KeyCodec
     columns: list[pa.Array]
     codes: Codes
     key_of: Numbers
@@ -193,7 +212,7 @@ class _Wanted(NamedTuple):
         place[order] = np.arange(len(order))
         first = first[order]
         distinct = [column.take(to_arrow(first)) for column in aligned]
-        return cls(codec, distinct, codes[first], place[key_of], first)
+        return cls(distinct, codes[first], place[key_of], first)
 
     def by_arrival(self, keys: Numbers) -> Numbers:
         """The numbers of some keys, in the order in which the keys came."""
@@ -204,16 +223,9 @@ class _Wanted(NamedTuple):
         numbers = np.zeros(len(self.codes), np.int64)
         is_known = np.zeros(len(self.codes), np.bool_)
         column = surrogates_in(table).column
-        nothing = table.stored_schema.empty_table()
-        no_codes = np.empty(0, np.int64)
-        keys = Change(self.codec, self.columns, self.codes, nothing, no_codes, 0, "")
-        placement = Placement(table, keys, everything=False)
-        with table.reader() as reader:
-            for plan in placement.plans:
-                for _, page in pages_of(reader, plan.touched):
-                    rows, key = keys.pairs(key_columns(table, page), row_codes(table, page))
-                    numbers[key] = to_numpy(page.column(column))[rows]
-                    is_known[key] = True
+        for page, rows, key in found_rows(table, self.columns, self.codes):
+            numbers[key] = to_numpy(page.column(column))[rows]
+            is_known[key] = True
         return numbers, is_known
 
 
@@ -276,7 +288,8 @@ def _turn(path: Location) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:
+def key_schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:
+    """The stored schema of a key table without keys; an error if there can be none."""
     given: object = key
     column: object = surrogate
     if not isinstance(given, Mapping) or not given:

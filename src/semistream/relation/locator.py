@@ -169,7 +169,7 @@ def write_locator(
     storage: Storage, name: str, rows: pa.Table, shards: int = 1
 ) -> tuple[WrittenPages, tuple[int, ...]]:
     """Write locator rows, given in code order. Returns the pages and the first of each shard."""
-    codes = rows["code"].to_numpy()
+    codes = to_numpy(rows["code"].combine_chunks())
     owner = shard_of(codes, shards)
     order = np.argsort(owner, kind="stable") if shards > 1 else None
     cuts = np.cumsum(np.bincount(owner, minlength=shards))

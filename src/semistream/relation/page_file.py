@@ -166,7 +166,7 @@ class PageWriter:
         """The rows and their bytes as a page."""
         if self._has_union and page.num_rows:
             # Of a slice with a union, Arrow writes bytes besides its rows, some never set.
-            page = page.take(pa.array(np.arange(page.num_rows)))
+            page = page.take(to_arrow(np.arange(page.num_rows)))
         return page, int(pa.ipc.get_record_batch_size(page))
 
     def _note(

@@ -38,8 +38,9 @@ def pages_of(reader: PageReader, pages: NDArray[np.int64]) -> Iterator[tuple[int
     """
     if not len(pages):
         return
-    frame = Frame(reader.frame_bytes(_RUN_PAGES))
-    for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+    runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
+    frame = Frame(reader.frame_bytes(min(max(map(len, runs)), _RUN_PAGES)))
+    for run in runs:
         for at in range(0, len(run), _RUN_PAGES):
             first, count = int(run[at]), min(_RUN_PAGES, len(run) - at)
             yield from enumerate(reader.read(first, count, frame), first)

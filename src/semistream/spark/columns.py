@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from semistream.errors import KeyTypeError, OptionError, UnsupportedTypeError
+from semistream.relation.storage import scrubbed
 
 __all__ = [
     "PREFIX",
@@ -21,6 +22,7 @@ __all__ = [
     "check_condition",
     "check_plain",
     "column",
+    "first_sentence",
     "quoted",
 ]
 
@@ -40,6 +42,12 @@ def quoted(name: str) -> str:
 def column(name: str) -> Column:
     """The column of exactly this name; a dot in it does not mean a field of a struct."""
     return F.col(quoted(name))
+
+
+def first_sentence(error: PySparkException) -> str:
+    """What Spark says is wrong with a query, without the plan that follows, and without secrets."""
+    said = str(error).strip().splitlines()[:1]
+    return scrubbed("".join(said).partition(" SQLSTATE: ")[0])
 
 
 def check_plain(names: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "carried_type",
     "carried_types",
     "joined_schema",
+    "spark_types",
     "still_has",
     "stream_schema",
 ]
@@ -85,6 +86,12 @@ def joined_schema(df: DataFrame, shape: JoinShape, pinned: bool = True) -> Struc
         pa.field(field.name, _carried(field), field.nullable or not pinned) for field in fields
     ]
     return StructType([*df.schema.fields, *from_arrow_schema(pa.schema(carried)).fields])
+
+
+def spark_types(master: MasterTable) -> StructType:
+    """The master's columns as Spark knows them; those that it cannot hold are left out."""
+    known = [(field.name, carried_type(field.type)) for field in master.schema]
+    return from_arrow_schema(pa.schema([(name, kind) for name, kind in known if kind is not None]))
 
 
 def carried_types(master: MasterTable, columns: Sequence[str]) -> tuple[str, ...]:

@@ -128,26 +128,25 @@ def test_ties_are_settled_the_same_way_each_time(spark: SparkSession, tmp_path: 
     assert len(found) == 1
 
 
-def test_days_from_timestamps_and_other_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_days_and_other_names(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema(
         [("id", pa.int32()), ("day", pa.date32()), ("end", pa.date32()), ("name", pa.string())]
     )
     MasterTable.from_arrow(schema.empty_table(), tmp_path / "d", key="id")
     frame = spark.createDataFrame(
         [
-            (7, "early", "2026-01-01 08:00:00"),
-            (7, "late", "2026-01-01 20:00:00"),
-            (7, "next", "2026-01-03 00:00:00"),
+            (7, "first", "2026-01-01"),
+            (7, "next", "2026-01-03"),
             (7, "lost", None),
         ],
         "product long, name string, at string",
-    ).selectExpr("product", "name", "cast(at as timestamp) as at")
+    ).selectExpr("product", "name", "cast(at as date) as at")
     for _ in range(2):
         ss.load_dimension(
             frame, tmp_path / "d", on={"product": "id"}, at="at", valid=("day", "end")
         )
     first, third = date(2026, 1, 1), date(2026, 1, 3)
-    assert_same_rows(stored(tmp_path / "d"), [(7, first, third, "late"), (7, third, None, "next")])
+    assert_same_rows(stored(tmp_path / "d"), [(7, first, third, "first"), (7, third, None, "next")])
     assert MasterTable.latest_version(tmp_path / "d") == 2
 
 
@@ -193,6 +192,7 @@ def test_another_writer_was_first(
         ({"valid": ("valid_from", "until")}, "valid="),
         ({"valid": None}, "without .'valid_from', 'valid_to'."),
         ({"compare": ["other"]}, "the stream must have 'other'"),
+        ({"compare": {"name": "price"}}, "must be a list"),
         ({"stream": True}, "foreachBatch"),
     ],
 )
@@ -204,3 +204,73 @@ def test_errors(spark: SparkSession, tmp_path: Path, options: dict[str, Any], ma
     arguments: dict[str, Any] = {"on": "id", "at": "at", "valid": VALID} | options
     with pytest.raises(OptionError, match=match):
         ss.load_dimension(frame, tmp_path / "products", **arguments)
+
+
+CASTS = [
+    # A string in place of a number failed inside Spark; the others lost digits, or the time of day.
+    ({"price": "string"}, None, "'price' is string, and the master's 'price' is double"),
+    ({"price": "decimal(20,2)"}, None, r"'price' is decimal\(20,2\)"),
+    ({"name": "binary"}, None, "'name' is binary"),
+    ({"at": "double"}, VALID, "'at' is double, and the master's 'valid_from' is bigint"),
+    ({"at": "timestamp"}, VALID, "'at' is timestamp, and the master's 'valid_from' is bigint"),
+    ({"price": "string"}, VALID, "'price' is string"),
+]
+
+
+@pytest.mark.parametrize(("casts", "valid", "match"), CASTS)
+def test_types_that_could_lose_something(
+    spark: SparkSession,
+    tmp_path: Path,
+    casts: dict[str, str],
+    valid: tuple[str, str] | None,
+    match: str,
+) -> None:
+    dimension(tmp_path / "products", valid is not None)
+    frame = spark.createDataFrame([(1, "a", 1.0, 5)], SCHEMA)
+    for name, kind in casts.items():
+        frame = frame.withColumn(name, frame[name].cast(kind))
+    with pytest.raises(OptionError, match=match):
+        ss.load_dimension(frame, tmp_path / "products", on="id", at="at", valid=valid)
+    assert MasterTable.latest_version(tmp_path / "products") == 1
+
+
+def test_narrower_types_are_widened(spark: SparkSession, tmp_path: Path) -> None:
+    for timed in (False, True):
+        path = tmp_path / str(timed)
+        dimension(path, timed)
+        frame = spark.createDataFrame(
+            [(1, "a", 0.1, 5)], "id int, name string, price float, at int"
+        )
+        for _ in range(2):
+            ss.load_dimension(frame, path, on="id", at="at", valid=VALID if timed else None)
+        (row,) = stored(path)
+        assert row[:3] == (1, "a", float(np.float32(0.1)))
+        assert MasterTable.latest_version(path) == 2
+
+
+def test_type_1_refuses_a_key_with_several_rows(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "products"
+    dimension(path, False, [(1, "a", 1.0, 1), (1, "b", 1.0, 2), (2, "a", 1.0, 1)])
+
+    def load(*rows: Row) -> MasterTable:
+        frame = spark.createDataFrame(list(rows), SCHEMA)
+        return ss.load_dimension(frame, path, on="id", at="at")
+
+    # The tuple is equal to one of the two rows; the other must not go without a word.
+    with pytest.raises(OptionError, match=r"several rows of the key \{'id': 1\}"):
+        load((1, "b", 1.0, 2), (2, "c", 1.0, 2))
+    assert MasterTable.latest_version(path) == 1
+    assert load((2, "c", 1.0, 2)).row_count == 3
+
+
+def test_ties_with_other_values_are_settled_too(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [(1, name, price, 5) for name in ("a", "b", "c") for price in (1.0, 2.0)]
+    found = set()
+    for number, given in enumerate((rows, rows[::-1])):
+        path = tmp_path / str(number)
+        dimension(path, True)
+        frame = spark.createDataFrame(given, SCHEMA).coalesce(1)
+        ss.load_dimension(frame, path, on="id", at="at", valid=VALID, compare=["price"])
+        (row,) = stored(path)
+        found.add(row)
+    assert len(found) == 1

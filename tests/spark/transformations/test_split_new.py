@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 
 import semistream as ss
@@ -89,7 +91,7 @@ def test_what_is_compared(spark: SparkSession, build: Build) -> None:
         ({"compare": []}, "nothing to compare"),
         ({"compare": ["other"]}, "the stream must have 'other'"),
         ({"compare": {"name": "other"}}, "the master 'other'"),
-        ({"compare": {"by": "name"}}, "maps cannot be compared"),
+        ({"compare": {"by": "name"}}, "'by' is map<int,int>.*cannot be compared exactly"),
         ({"rename": "change"}, "'change' already"),
         ({"rename": "__semistream_1"}, "kept for semistream"),
     ],
@@ -113,3 +115,63 @@ def test_a_path_in_place_of_a_master(spark: SparkSession) -> None:
             transform(frame, path, on="id")
         with pytest.raises(OptionError, match="df is a list"):
             transform(frames, path, on="id")
+
+
+MASTER = {
+    "long": pa.array([2**53 + 1]),
+    "double": pa.array([float("nan")]),
+    "text": pa.array(["1"]),
+    "day": pa.array([18000], pa.date32()),
+    "moment": pa.array([0], pa.timestamp("us", "UTC")),
+    "local": pa.array([0], pa.timestamp("us")),
+    "cents": pa.array([Decimal("1.10")], pa.decimal128(38, 2)),
+    "pair": pa.array([{"a": float("nan"), "b": None}], pa.struct({"a": "float64", "b": "int64"})),
+    "many": pa.array([[1, None]], pa.list_(pa.int64())),
+}
+
+
+REFUSED = [
+    ("cast(9007199254740992 as double)", "long"),
+    ("'2'", "long"),
+    ("'NaN'", "double"),
+    ("1", "text"),
+    ("timestamp'2019-04-14 00:00:00'", "day"),
+    ("timestamp_ntz'1970-01-01 00:00:00'", "moment"),
+    ("timestamp'1970-01-01 00:00:00'", "local"),
+    ("cast(1.1 as decimal(38,10))", "cents"),
+    ("named_struct('a', 'x', 'b', 1)", "pair"),
+    ("named_struct('b', 1.0d, 'a', 1)", "pair"),
+    ("array('1')", "many"),
+    ("'a' collate UNICODE_CI", "text"),
+]
+COMPARED = [
+    ("float('nan')", "double", True),
+    ("1", "double", False),
+    ("cast(1 as int)", "long", False),
+    ("cast(9007199254740993 as decimal(20,1))", "long", True),
+    ("cast(9007199254740993.1 as decimal(20,1))", "long", False),
+    ("cast(1.1 as decimal(5,1))", "cents", True),
+    ("null", "cents", False),
+    ("named_struct('a', float('nan'), 'b', null)", "pair", True),
+    ("named_struct('a', float('nan'), 'b', 0)", "pair", False),
+    ("array(1Y, null)", "many", True),
+    ("array(1Y)", "many", False),
+    ("timestamp'1970-01-01 00:00:00 UTC'", "moment", True),
+    ("timestamp_ntz'1970-01-01 00:00:00'", "local", True),
+]
+
+
+def test_unlike_types_are_refused_or_compared_exactly(spark: SparkSession, build: Build) -> None:
+    master = build(pa.table({"id": [1], **MASTER}))
+
+    def split(value: str, name: str) -> DataFrame:
+        frame = spark.sql(f"select 1L as id, {value} as x")
+        return ss.split_new(frame, master, on="id", compare={"x": name})
+
+    for value, name in REFUSED:
+        with pytest.raises(OptionError, match=f"'x' is .*'{name}' is .*cannot be compared exactly"):
+            split(value, name)
+    # In one job.
+    cases = [split(v, n).select("change", F.lit(i)) for i, (v, n, _) in enumerate(COMPARED)]
+    found = {number: change for change, number in reduce(DataFrame.union, cases).collect()}
+    assert [found[i] == "unchanged" for i in range(len(COMPARED))] == [c[2] for c in COMPARED]

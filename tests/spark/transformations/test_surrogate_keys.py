@@ -22,6 +22,8 @@ from semistream.errors import (
     OptionError,
     SemistreamError,
 )
+from semistream.relation.key_table import numbering_bytes, numbering_growth
+from semistream.spark.transformations import surrogates
 from semistream.spark.transformations.surrogates import KeyTask
 from semistream.testing import Row, assert_same_rows, rows_of
 from tests.spark.other_session import OtherSession
@@ -71,7 +73,7 @@ def check(given: pa.Table, found: list[Row], keys: ss.MasterTable) -> dict[Any, 
     return surrogates
 
 
-@pytest.mark.parametrize("memory", ["64MB", 500_000])
+@pytest.mark.parametrize("memory", ["64MB", 900_000])
 def test_a_batch(spark: SparkSession, tmp_path: Path, seed: int, memory: int | str) -> None:
     keys, given = made(tmp_path), sales(seed, 6000)
     out = ss.surrogate_keys(frame_of(spark, given), keys, on=ON, memory=memory)
@@ -99,10 +101,49 @@ def test_unknown_keys_are_numbered_in_pieces(spark: SparkSession, tmp_path: Path
         {"n": range(5000), "shop": ["s"] * 5000, "item": range(5000), "note": ["x" * 50] * 5000}
     )
     keys = made(tmp_path)
-    out = ss.surrogate_keys(frame_of(spark, given, 1), keys, on=ON, memory=400_000)
+    out = ss.surrogate_keys(frame_of(spark, given, 1), keys, on=ON, memory=1_000_000)
     check(given, rows_of(out.toArrow()), keys)
-    # 5,000 tuples of 80 bytes and more, in pieces of 50,000 bytes.
+    # 5,000 tuples that take 400 bytes and more each, in pieces of about 200,000.
     assert ss.MasterTable.latest_version(str(keys.path)) > 5
+
+
+def test_no_piece_takes_more_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few wide tuples among many narrow ones, in batches of all sizes; without Spark."""
+    random = np.random.default_rng(5)
+    keys = made(tmp_path)
+    numbered: list[int] = []
+
+    def counted(path: str, columns: list[pa.Array], *_: Any) -> Any:
+        key_bytes = sum(column.nbytes for column in columns)
+        numbered.append(len(columns[0]))
+        taken = numbering_bytes(keys) + numbering_growth(len(columns[0]), key_bytes)
+        assert taken + 2 * notes(columns[1]) <= room
+        return np.arange(len(columns[0]))
+
+    def notes(items: pa.Array) -> int:
+        return sum(widths[item] for item in items.to_pylist())
+
+    room = numbering_bytes(keys) + 100_000
+    widths = np.where(random.random(3000) < 0.01, 20_000, 10).tolist()
+    given = pa.table(
+        {
+            "shop": ["s"] * 3000,
+            "item": range(3000),
+            "note": ["x" * width for width in widths],
+            "product_key": pa.nulls(3000, pa.int64()),
+        }
+    )
+    task = KeyTask(_look_up(keys), ("shop", "item"), room, None)
+    monkeypatch.setattr(surrogates, "assigned", counted)
+    monkeypatch.setattr(type(task.look_up), "__call__", lambda _, batches: batches)
+    for most in (1, 7, 3000):
+        batches = given.to_batches(max_chunksize=most)[:700]
+        rows = pa.Table.from_batches(task(iter(batches)))
+        assert sorted(rows["item"].to_pylist()) == list(range(sum(b.num_rows for b in batches)))
+    assert 1 < len(numbered) < 1000
+    wide = given.set_column(2, "note", [["x" * 200_000] * 3000]).slice(0, 1)
+    with pytest.raises(BudgetError, match="A tuple takes"):
+        list(task(iter(wide.to_batches())))
 
 
 def test_streams_and_two_queries_at_the_same_time(
@@ -179,7 +220,7 @@ out.mapInArrow(dying, out.schema).write.parquet(str(folder / "out"))
 
 def test_a_speculative_copy_gives_the_same_rows(tmp_path: Path, seed: int) -> None:
     keys, given = made(tmp_path), sales(seed, 900)
-    task = KeyTask(_look_up(keys), ("shop", "item"), 20_000, None)
+    task = KeyTask(_look_up(keys), ("shop", "item"), numbering_bytes(keys) + 70_000, None)
     copies = [task(iter(given.to_batches(max_chunksize=100))) for _ in range(2)]
     found: list[list[Row]] = [[], []]
     # The copies advance in turns; the second one stops half-way.
@@ -227,6 +268,7 @@ answer = sorted([list(row) for row in out.collect()], key=str)
         (lambda df: (df.withColumn("product_key", F.lit(1)), {}), ColumnClashError, "product_key"),
         (lambda df: (df.withColumn("item", F.lit("x")), {}), KeyTypeError, "never match"),
         (lambda df: (df, {"memory": 10}), BudgetError, "memory"),
+        (lambda df: (df, {"memory": "700kB"}), BudgetError, "to number keys of .* the least is"),
         (lambda df: (df, {"keep": "soon"}), OptionError, "keep="),
         (lambda df: (df, {"keys": "a path"}), OptionError, "must be a key table"),
     ],

@@ -20,7 +20,7 @@ from semistream.relation.storage.files import FOLDERS, FileEntry, PageSource, un
 
 __all__ = ["LocalSource", "LocalStorage"]
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 17
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 

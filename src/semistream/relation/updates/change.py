@@ -86,7 +86,7 @@ def upsertion(
     table, codes, without_key = keyed_rows(table, codec, key)
     gone, gone_codes = _distinct_keys(table.select(list(key)), codes, codec)
     if hidden is not None:
-        table = table.append_column(schema.field(hidden), pa.array(codes))
+        table = table.append_column(schema.field(hidden), to_arrow(codes))
     rows = pa.table(table.columns, schema=schema)
     text = f"upsert {_keys(len(gone_codes))}"
     return Change(codec, gone, gone_codes, rows, codes, without_key, text, raised(schema, rows))
@@ -191,11 +191,11 @@ def _distinct_keys(keys: pa.Table, codes: Codes, codec: KeyCodec) -> tuple[list[
     """The key columns and codes in code order, without repeated neighbours."""
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
-    columns = [column.combine_chunks().take(pa.array(order)) for column in keys.columns]
+    columns = [column.combine_chunks().take(to_arrow(order)) for column in keys.columns]
     if len(codes) < 2:
         return columns, codes
     keep = np.r_[True, codes[1:] != codes[:-1]]
     if not codec.exact:
         before = [column.slice(0, len(codes) - 1) for column in columns]
         keep[1:] |= ~codec.equal(before, [column.slice(1) for column in columns])
-    return [column.filter(pa.array(keep)) for column in columns], codes[keep]
+    return [column.filter(to_arrow(keep)) for column in columns], codes[keep]

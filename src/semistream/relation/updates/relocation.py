@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.keys import Codes
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA, merged_locator_rows
 from semistream.relation.master_version import MasterVersion
@@ -29,13 +30,13 @@ def rewrite_locator(
     """Write the new locator. Returns its pages and the first page of each shard."""
     moved = result.moved(len(master.pages))
     located = result.located()
-    owner = shard_of(located["code"].to_numpy(), master.shard_count)
+    owner = shard_of(to_numpy(located["code"].combine_chunks()), master.shard_count)
     starts = [0]
     with PageWriter(master.storage, name, LOCATOR_SCHEMA, LOCATOR_PAGE_BYTES) as writer:
         for shard in range(master.shard_count):
-            mine = located.filter(pa.array(owner == shard)).combine_chunks()
+            mine = located.filter(to_arrow(owner == shard)).combine_chunks()
             for rows in _merged(master, shard, moved, mine):
-                writer.add(rows, rows.column("code").to_numpy())
+                writer.add(rows, to_numpy(rows.column("code")))
             writer.end_page()
             starts.append(writer.page_count)
     return writer.written(), tuple(starts)
@@ -45,7 +46,7 @@ def _merged(
     master: MasterVersion, shard: int, moved: NDArray[np.int32], located: pa.Table
 ) -> Iterator[pa.RecordBatch]:
     """The locator rows of a shard, in code order, piece by piece."""
-    new, low, high = (column.to_numpy() for column in located.columns)
+    new, low, high = (to_numpy(column.combine_chunks()) for column in located.columns)
     done = 0
     for codes, first, last in _old(master, shard):
         first, last = moved[first], moved[last]
@@ -71,7 +72,7 @@ def _old(
         return
     with locator:
         for _, batch in pages_of(locator.reader, np.arange(begin, end)):
-            codes, first, last = (column.to_numpy() for column in batch.columns)
+            codes, first, last = map(to_numpy, batch.columns)
             yield codes, first, last
 
 

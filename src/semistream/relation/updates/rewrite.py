@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import to_arrow
 from semistream.keys import Codes
 from semistream.relation.build import distinct
 from semistream.relation.gather import OrderedRows
@@ -88,7 +89,7 @@ class Rewritten:
     def located(self) -> pa.Table:
         """Locator rows of the new file's pages, in code order."""
         if not self._noted:
-            return LOCATOR_SCHEMA.empty_table()
+            return pa.Table.from_batches([], LOCATOR_SCHEMA)
         page = np.repeat(self._numbers(True, self.new_pages), [len(codes) for codes in self._noted])
         return merged_locator_rows(np.concatenate(self._noted), page, page)
 
@@ -164,7 +165,7 @@ class Rewrite:
             self._write(*_interleaved((batch, codes), old, new, some))
             done = until
         old = stays[stays >= done]
-        self._write(batch.take(pa.array(old)), codes[old])
+        self._write(batch.take(to_arrow(old)), codes[old])
 
     def _places(self, codes: Codes, new: Codes) -> NDArray[np.int64]:
         """The row of the page before which each new row goes: after the last row of its code."""
@@ -212,5 +213,5 @@ def _interleaved(
 ) -> tuple[pa.RecordBatch, Codes]:
     """The `old` rows of a page, and new rows before the rows of the page that `places` names."""
     order = np.argsort(np.concatenate([2 * old + 1, 2 * places]), kind="stable")
-    rows = pa.concat_batches([page[0].take(pa.array(old)), new[0]])
-    return rows.take(pa.array(order)), np.concatenate([page[1][old], new[1]])[order]
+    rows = pa.concat_batches([page[0].take(to_arrow(old)), new[0]])
+    return rows.take(to_arrow(order)), np.concatenate([page[1][old], new[1]])[order]

@@ -8,12 +8,14 @@ All of it is one Spark job, without a shuffle of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from semistream.errors import OptionError
+from semistream.sampling import Sample
 from semistream.spark.columns import PREFIX, quoted
 from semistream.spark.pipeline.capacity import PUT_OFF
 from semistream.spark.pipeline.master_join import MasterJoin
@@ -51,13 +53,18 @@ class BatchShape:
         join: MasterJoin,
         retry: Retry | None = None,
         checks: Mapping[str, str] | None = None,
+        sample: Sample | None = None,
     ) -> None:
-        """With `checks`, tuples with a null key are rejected too."""
+        """With `checks`, tuples with a null key are rejected too; `sample` names its columns."""
         self.join, self._retry = join, retry
         self._stream = source.schema
         self.stream_columns = source.columns
         self.checks = None if checks is None else Checks.of(join.key, source.columns, checks)
         self.hidden = CORRUPT if checks is not None and CORRUPT in source.columns else None
+        names = () if sample is None else tuple(sample.by or ())
+        by = tuple(place(source.columns.index(name)) for name in names)
+        self.sample = None if sample is None else replace(sample, by=by)
+        """Of the tuples of a judged frame."""
         self.output = StructType([f for f in join.output.fields if f.name != self.hidden])
 
     @property

@@ -111,7 +111,7 @@ class Outcome:
 
     @property
     def ended_unmatched(self) -> int:
-        """Tuples of all batches that have ended without a master row; none of them waits."""
+        """Tuples of all batches that have ended unmatched; none of them waits."""
         # Every tuple that went into the retry queue has come out of it again, or is there.
         return self.totals.unmatched - self.totals.retried - self.waiting_retry
 

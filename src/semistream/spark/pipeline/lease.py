@@ -30,7 +30,7 @@ from semistream.crash_points import reached
 from semistream.errors import CheckpointError
 from semistream.relation.storage import Location, Storage, storage_at
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "check_free"]
 
 _FORMAT: Final = 1
 _FOLDER: Final = "lease"
@@ -125,6 +125,19 @@ class Lease:
 
     def _beat_name(self, beat: int) -> str:
         return f"{_FOLDER}/{self._turn:08d}.beat.{beat:08d}"
+
+
+def check_free(location: Location) -> None:
+    """Raise `CheckpointError` if a process of this machine holds the lease now.
+
+    It only looks, and waits for nobody: whoever goes on must still take the lease.
+    """
+    storage = storage_at(location)
+    # What is wrong with the folder, `take` says.
+    with contextlib.suppress(OSError):
+        last = _last(storage)
+        if last.number >= 0 and not last.is_released and _is_alive(_holder(storage, last.number)):
+            raise _in_use(storage, last.number)
 
 
 class _Turn(NamedTuple):

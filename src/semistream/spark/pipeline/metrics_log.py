@@ -42,6 +42,8 @@ class MetricsLog:
         self._name = name
         self.lines = None if lines is None else _lines_file(local_path(lines, "metrics"), name)
         """The file of JSON lines."""
+        self._noted: Path | None = None
+        """Says where a file without lines begins; see `_begins_after`."""
         self._prometheus = (
             None if prometheus is None else local_path(prometheus, "metrics_prometheus")
         )
@@ -50,18 +52,44 @@ class MetricsLog:
         """Write the metrics of a batch that is done."""
         if self.lines is not None:
             append_line(self.lines, {"pipeline": self._name, **metrics_line(outcome)})
+            if self._noted is not None:
+                self._noted.unlink(missing_ok=True)
+                self._noted = None
         if self._prometheus is not None:
-            self._prometheus.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self._prometheus.with_name(f".{self._prometheus.name}.part")
-            unfinished.write_text(prometheus_text(self._name, outcome), "utf-8")
-            unfinished.replace(self._prometheus)
+            _replace(self._prometheus, prometheus_text(self._name, outcome))
 
     def catch_up(self, log: BatchLog) -> None:
-        """Write the lines of batches after the last one in the file; none if it has no lines."""
-        last = None if self.lines is None else last_batch(self.lines)
-        if last is not None:
-            for outcome in log.outcomes(after=last):
+        """Write the lines that a kill prevented: of batches after the last one in the file.
+
+        A file without lines begins with the next batch, and nothing of those before is written.
+        """
+        done = -1 if log.last_outcome is None else log.last_outcome.number
+        if self.lines is not None:
+            last = last_batch(self.lines)
+            for outcome in log.outcomes(after=self._begins_after(done) if last is None else last):
                 self.append(outcome)
+        elif self._prometheus is not None and log.last_outcome is not None:
+            self.append(log.last_outcome)
+
+    def _begins_after(self, done: int) -> int:
+        """The last batch before the file was first asked for: `done`, unless that is on record.
+
+        It is on record from then on until there is a first line: a kill may come before that.
+        """
+        assert self.lines is not None
+        self._noted = self.lines.with_name(f".{self.lines.name}.begins")
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(self._noted.read_text("utf-8"))
+        _replace(self._noted, str(done))
+        return done
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_text(text, "utf-8")
+    unfinished.replace(path)
 
 
 def _lines_file(path: Path, name: str) -> Path:
@@ -102,6 +130,7 @@ def metrics_line(outcome: Outcome) -> dict[str, Any]:
         **{name: getattr(counts, name) for name in (*names, "expired", "outputs")},
         "waiting_retry": outcome.waiting_retry,
         "waiting_deferred": outcome.waiting_deferred,
+        **({"left_out": outcome.engine["left_out"]} if "left_out" in outcome.engine else {}),
         "batch_seconds": seconds,
         "tuples_per_second": counts.arrived / seconds if seconds > 0 else 0.0,
         "capacity": outcome.capacity,
@@ -140,7 +169,7 @@ def _metrics(outcome: Outcome, line: dict[str, Any]) -> Iterator[tuple[str, str,
     for name in ("joined", "deferred", "rejected", "retried", "returned", "expired"):
         yield f"{name}_tuples_total", "counter", f"{told} {name}.", getattr(totals, name)
     ended = outcome.ended_unmatched
-    yield "unmatched_tuples_total", "counter", f"{told} ended without a master row.", ended
+    yield "unmatched_tuples_total", "counter", f"{told} ended unmatched.", ended
     yield "output_rows_total", "counter", "Rows of joined tuples so far.", totals.outputs
     for name, what in _GAUGES.items():
         yield name, "gauge", what, line[_RENAMED.get(name, name)]

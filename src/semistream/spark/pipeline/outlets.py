@@ -22,8 +22,7 @@ class Outlets:
 
     sink: Sink
     how: str
-    """Whether unmatched tuples that go nowhere else are emitted ("left") or not ("inner", "semi"),
-    or only they are ("anti")."""
+    """Whether unmatched tuples that go nowhere else are emitted ("left") or not (all others)."""
     unmatched: Sink | None = None
     retry: Retry | None = None
     dead_letters: Sink | None = None
@@ -41,10 +40,10 @@ class Outlets:
         if how not in ("left", "inner", "semi", "anti"):
             known = '"left", "inner", "semi", "anti"'
             raise OptionError(f"how={how!r} is not known. Use one of: {known}.")
-        if how == "anti" and unmatched is not None:
+        if how == "anti" and isinstance(unmatched, Retry):
             raise OptionError(
-                'how="anti" gives the unmatched tuples to sink=, so unmatched= has none. Leave it '
-                "out."
+                'how="anti" gives the tuples without a master row to sink=, and the others have '
+                "nothing to wait for. Leave unmatched= out, or give a sink for them."
             )
         retry = unmatched if isinstance(unmatched, Retry) else None
         plain = None if retry is not None else unmatched
@@ -73,7 +72,7 @@ class Outlets:
         """The routes whose rows go to the sink."""
         if self.retry is not None:
             return ("joined", "expired") if self.retry.then == "emit" else ("joined",)
-        is_plain = self.how in ("left", "anti") and self.unmatched is None
+        is_plain = self.how == "left" and self.unmatched is None
         return ("joined", "unmatched") if is_plain else ("joined",)
 
     @property
@@ -81,8 +80,7 @@ class Outlets:
         """The folder where each route that ends is staged; None if its rows go nowhere."""
         own = {"unmatched": self.unmatched, "expired": self.dead_letters, "rejected": self.rejected}
         apart = {route: None if sink is None else route for route, sink in own.items()}
-        found = apart | dict.fromkeys(self.emitted, "joined")
-        return found | {"joined": None} if self.how == "anti" else found
+        return apart | dict.fromkeys(self.emitted, "joined")
 
     def check_columns(self, stream: Sequence[str], output: Sequence[str]) -> None:
         """Raise unless each sink can take its rows: of the stream's columns, or the output's."""

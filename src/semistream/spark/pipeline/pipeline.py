@@ -27,6 +27,7 @@ from semistream.errors import CheckpointError, OptionError, PipelineStateError, 
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
+from semistream.sampling import Sample
 from semistream.spark.join import Option, join_task
 from semistream.spark.pipeline.batch_frame import BatchShape, check_names
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
@@ -51,6 +52,7 @@ from semistream.spark.pipeline.settings import (
 from semistream.spark.pipeline.sinks import SinkLike
 from semistream.spark.pipeline.star_join import StarJoin
 from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
+from semistream.spark.schema import stream_schema
 from semistream.star.lookup import Lookup
 
 __all__ = ["Pipeline", "Status"]
@@ -76,7 +78,7 @@ class Status:
     totals: Counts
     """Those of all batches since the checkpoint began."""
     ended_unmatched: int
-    """Tuples of all batches that have ended without a master row. Each tuple of the source is
+    """Tuples of all batches that have ended unmatched. Each tuple of the source is
     joined, rejected, one of these, or waiting."""
     seconds: float
     waiting_retry: int
@@ -110,6 +112,7 @@ class Pipeline:
         valid: Sequence[str] | None = None,
         as_of: Sequence[str] | None = None,
         tolerance: Any = None,
+        sample: float | Sample | None = None,
         steps: Sequence[Step] = (),
         unmatched: Retry | SinkLike | None = None,
         deferred: Location | None = None,
@@ -138,7 +141,8 @@ class Pipeline:
             memory: the budget of each task, as bytes or "64MB".
             how: "left", the default, to emit unmatched tuples with nulls, "inner" to leave them
                 out; "semi" to emit the tuples that have a master row, each once and without its
-                columns, "anti" to emit those that have none. With a list each look-up has its own:
+                columns, "anti" to emit those that have none. What is emitted then counts as
+                joined, all else as unmatched. With a list each look-up has its own:
                 a tuple is unmatched if one with how="inner" has no row for it, and then left out.
             algorithm: one of `ALGORITHMS`, or "auto", the default.
             columns: the master's columns to add, by default all but its key.
@@ -147,6 +151,8 @@ class Pipeline:
             valid: which columns say from when to when a master row is valid, as in `ss.engine`.
             as_of: which columns say from when on a master row counts, as in `ss.engine`.
             tolerance: how much older the row of `as_of` may be.
+            sample: the share of the stream's tuples that arrive, or a `Sample`, as in `ss.engine`.
+                The others are `left_out` in the metrics, and go nowhere.
             steps: functions from DataFrame to DataFrame that each micro-batch goes through before
                 it is joined, such as `partial(ss.surrogate_keys, keys=keys, on=…)`.
             unmatched: `ss.Retry` to let unmatched tuples wait for their master row, or a sink for
@@ -189,6 +195,7 @@ class Pipeline:
             _join(stream, master, memory, terms),
             self._outlets.retry,
             rejecting_checks(stream, checks, is_rejecting=rejected is not None),
+            None if sample is None else Sample.of(sample).of_columns(stream_schema(stream)),
         )
         self._outlets.check_columns(stream.columns, self._shape.output.names)
         self._checkpoint = checkpoint_folder(checkpoint)

@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from semistream.errors import OptionError
-from semistream.relation.storage import Location, harmless, scrubbed, without_secrets
+from semistream.relation.storage import Location, harmless, without_secrets
+from semistream.spark.columns import first_sentence
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.routes import parse_duration
 from semistream.spark.pipeline.stage_task import REASON
@@ -110,7 +111,7 @@ def rejecting_checks(
         except PySparkException as error:
             raise OptionError(
                 f"The check {reason!r} is no SQL predicate on the source: "
-                f"{scrubbed(str(error))}. Its columns are {source.columns}."
+                f"{first_sentence(error)} Its columns are {source.columns}."
             ) from harmless(error)
     return checks or {}
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from semistream.arrow_arrays import strings, to_arrow, to_numpy
 from semistream.crash_points import reached
+from semistream.sampling import Sample, chosen
 from semistream.spark.columns import PREFIX
 from semistream.spark.pipeline.folders import Folder
 from semistream.spark.pipeline.parquet_files import ParquetFiles
@@ -102,7 +103,7 @@ class StageTask:
     payload: tuple[str, ...]
     """The names of the master's columns in the result."""
     witness: str
-    """A column of the join's result that is null only if the tuple is unmatched."""
+    """A column of the join's result that is null only if there is no master row."""
     hidden: str | None
     """A column of the stream that is null in all tuples but rejected ones, and left out."""
     targets: Mapping[str, str | None]
@@ -111,6 +112,10 @@ class StageTask:
     retry: RetryRule | None = None
     chunks: int = 1
     """In how many parts deferred tuples wait."""
+    sample: Sample | None = None
+    """Which tuples of the source arrive; all, if it is None."""
+    is_anti: bool = False
+    """Whether tuples without a master row are the result, and those with one are unmatched."""
     codec: str = "snappy"
     schemas: Mapping[str, str] = field(default_factory=dict)
     """Spark's schemas of what sinks get, by folder, as JSON."""
@@ -120,7 +125,7 @@ class StageTask:
         run = _Run(self)
         for rows in self.join(run.entering(batches), run.measured):
             run.left(rows)
-        if run.arrived:
+        if run.arrived or run.left_out:
             yield pa.RecordBatch.from_arrays([strings([json.dumps(run.told())])], names=["told"])
 
 
@@ -135,6 +140,7 @@ class _Run:
         self._shown = [place(i) for i in shown]
         self._shown_names = [task.stream[i] for i in shown]
         self.arrived: Counter[int] = Counter()
+        self.left_out = 0
         self._routes: Counter[str] = Counter()
         self._engine: Mapping[str, Any] = {}
         self._marks = np.zeros(0, np.uint8)
@@ -146,7 +152,8 @@ class _Run:
 
     def entering(self, batches: _Batches) -> _Batches:
         """Count all tuples, write those that are not to be joined, and number the others."""
-        for batch in batches:
+        for given in batches:
+            batch = self._sampled(given)
             if not batch.num_rows:
                 continue
             self._count_origins(batch)
@@ -158,11 +165,11 @@ class _Run:
         """Mark the tuples of result rows, and write the rows."""
         numbers = to_numpy(rows.column(NUMBER))
         witness = rows.column(self._task.witness)
-        if not witness.null_count:
+        if not witness.null_count and not self._task.is_anti:
             self._marks[numbers] |= _MATCHED
             self._emit("joined", rows)
             return
-        matched = to_numpy(witness.is_valid())
+        matched = to_numpy(witness.is_null() if self._task.is_anti else witness.is_valid())
         self._marks[numbers[matched]] |= _MATCHED
         self._marks[numbers[~matched]] |= _UNMATCHED
         self._emit("joined", _where(rows, matched))
@@ -175,12 +182,23 @@ class _Run:
         return {
             "files": files,
             "arrived": self.arrived,
+            "left_out": self.left_out,
             "routes": self._routes,
             "entered": self._entered,
             "joined": int(np.count_nonzero(self._marks == _MATCHED)),
             "unmatched": int(np.count_nonzero(self._marks == _UNMATCHED)),
             "engine": self._engine,
         }
+
+    def _sampled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The tuples that are in the sample, or have waited."""
+        if self._task.sample is None:
+            return batch
+        wanted = chosen(batch, self._task.sample)
+        if ORIGIN in batch.schema.names:
+            wanted |= to_numpy(batch.column(ORIGIN)) != FROM_SOURCE
+        self.left_out += batch.num_rows - int(np.count_nonzero(wanted))
+        return _where(batch, wanted)
 
     def _count_origins(self, batch: pa.RecordBatch) -> None:
         if ORIGIN not in batch.schema.names:
@@ -224,7 +242,7 @@ class _Run:
             self._wait(f"deferred-{chunk}", _where(rows, chunks == chunk))
 
     def _unmatched(self, rows: pa.RecordBatch) -> None:
-        """Write tuples without a master row to where they go now."""
+        """Write unmatched tuples to where they go now."""
         rule = self._task.retry
         if rule is None:
             self._emit("unmatched", rows)

@@ -143,6 +143,8 @@ class Staging:
             targets=outlets.folders,
             reasons=() if shape.checks is None else shape.checks.reasons,
             retry=None if outlets.retry is None else retry_rule(outlets.retry, record.at),
+            sample=shape.sample,
+            is_anti=outlets.how == "anti",
             chunks=max(chunk_count(excess, record.capacity or 1), 1),
             codec=_CODECS.get(codec, codec),
             schemas={
@@ -201,6 +203,8 @@ def _checked(
         hits = engine["front_hits"] + engine["in_place_probes"]
         asked = sum(map(_asked, told))
         engine["hit_ratio"] = hits / asked if asked else 0.0
+    if any(one["left_out"] for one in told):
+        engine["left_out"] = sum(one["left_out"] for one in told)
     return {
         "counts": asdict(counts),
         "routes": dict(routes),

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from semistream.errors import OptionError
+from semistream.errors import OptionError, SemistreamError
+from semistream.relation.storage import harmless
+from semistream.spark.columns import first_sentence
 
 __all__ = ["Step", "after_steps", "checked_steps"]
 
@@ -39,7 +42,16 @@ def after_steps(frame: DataFrame, steps: Sequence[Step], columns: Sequence[str] 
     """
     for number, step in enumerate(steps, 1):
         is_stream = frame.isStreaming
-        after: object = step(frame)
+        try:
+            after: object = step(frame)
+        except SemistreamError as error:
+            error.args = (f"Step {number}, {_name(step)}: {error}",)
+            raise
+        except AnalysisException as error:
+            raise OptionError(
+                f"Step {number}, {_name(step)}, does not fit the columns {frame.columns}: "
+                f"{first_sentence(error)}"
+            ) from harmless(error)
         if not isinstance(after, DataFrame) or after.isStreaming != is_stream:
             kind = "streaming" if is_stream else "batch"
             raise OptionError(

@@ -13,15 +13,17 @@ from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from semistream.errors import OptionError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.spark.columns import column
+from semistream.spark.schema import spark_types
+from semistream.spark.transformations.common_types import common_type
 from semistream.spark.transformations.look_up import beside, check_sides
 
-__all__ = ["CHANGE", "Compare", "compared_columns", "split_new"]
+__all__ = ["CHANGE", "Compare", "common_types", "compared_columns", "split_new"]
 
 CHANGE: Final = "change"
 """The column that says what a tuple is."""
@@ -43,7 +45,8 @@ def split_new(
     """Add a column `change`: "new", "changed" or "unchanged", beside what the master has.
 
     New is a tuple whose key the master does not have, or whose key has a null. Changed is one
-    that differs from the master's row in a compared column; null equals null there. The result
+    that differs from the master's row in a compared column; null equals null there, and NaN NaN.
+    Columns of unlike types are compared exactly, or refused. The result
     has the columns of `df` and `change`, a row for each tuple, and is a stream if `df` is one.
     Tuples of one batch are not compared with each other. If a key has several master rows, there
     is a row for each of them.
@@ -60,14 +63,18 @@ def split_new(
         io: "buffered", "unmapped" or "direct", as in `engine`.
     """
     check_sides(df, master)
-    if CHANGE in df.columns:
+    if CHANGE in (name.lower() for name in df.columns):
         raise OptionError(f"The stream has a column {CHANGE!r} already. Rename it.")
     key = resolve_on(on, master.key, df.columns)
     pairs = compared_columns(df, master, compare, leave_out=key.values())
+    kinds = common_types(df.schema, spark_types(master), pairs)
     wanted = list(dict.fromkeys(pairs.values()))
     options = {"memory": memory, "freshness": freshness, "io": io}
     joined, ours, witness = beside(df, master, on, wanted, **options)
-    same = [ours[name].eqNullSafe(column(theirs)) for name, theirs in pairs.items()]
+    same = [
+        ours[name].cast(kind).eqNullSafe(column(pairs[name]).cast(kind))
+        for name, kind in kinds.items()
+    ]
     change = (
         F.when(witness.isNull(), "new")
         .when(reduce(Column.__and__, same), "unchanged")
@@ -79,7 +86,7 @@ def split_new(
 def compared_columns(
     df: DataFrame, master: MasterTable, compare: Compare | None, leave_out: Collection[str]
 ) -> dict[str, str]:
-    """The columns to compare, from stream column to master column, after checks.
+    """The columns to compare, from stream column to master column; both sides have them.
 
     By default all that both have, except the master's key and those in `leave_out`.
     """
@@ -101,12 +108,24 @@ def compared_columns(
                 f"compare={compare!r}: the stream must have {ours!r} and the master {theirs!r}; "
                 f"they have {df.columns} and {master.schema.names}."
             )
-        if _has_map(df.schema[ours].dataType):
-            raise OptionError(f"Column {ours!r} has a map in it, and maps cannot be compared.")
     return pairs
 
 
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
+def common_types(
+    stream: StructType, master: StructType, pairs: Mapping[str, str]
+) -> dict[str, DataType]:
+    """By stream column, the type in which it is compared; `OptionError` if there is none."""
+    found: dict[str, DataType] = {}
+    for ours, theirs in pairs.items():
+        kind = stream[ours].dataType
+        other = master[theirs].dataType if theirs in master.names else None
+        common = None if other is None else common_type(kind, other)
+        if common is None:
+            shown = "a type that Spark does not have" if other is None else other.simpleString()
+            raise OptionError(
+                f"Column {ours!r} is {kind.simpleString()}, and the master's {theirs!r} is "
+                f"{shown}: these cannot be compared exactly. Cast {ours!r} first, or name the "
+                "columns to compare with compare=[…]."
+            )
+        found[ours] = common
+    return found

@@ -23,13 +23,17 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
+from pyspark.sql.types import StructType
 
 from semistream.errors import MasterExistsError, OptionError
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
+from semistream.relation.updates.finding import key_with_several_rows
 from semistream.spark.columns import PREFIX, column
-from semistream.spark.transformations.changes import compared_columns
+from semistream.spark.schema import spark_types
+from semistream.spark.transformations.changes import common_types, compared_columns
+from semistream.spark.transformations.common_types import holds
 from semistream.spark.transformations.look_up import beside
 
 __all__ = ["load_dimension"]
@@ -52,9 +56,10 @@ def load_dimension(
     """Bring a master table up to date with a batch of tuples; returns its newest version.
 
     Without `valid`, the master has one row per key, that of the key's newest tuple (a slowly
-    changing dimension of type 1). With `valid=("valid_from", "valid_to")` it has a row for each
-    change (type 2): a tuple that differs from the row valid at its time begins a new one, and the
-    other ends there. The last row's `valid_to` is null. Tuples may come late and in any order.
+    changing dimension of type 1). Several rows of a key are not replaced, but refused. With
+    `valid=("valid_from", "valid_to")` it has a row for each change (type 2): a tuple that differs
+    from the row valid at its time begins a new one, and the other ends there. The last row's
+    `valid_to` is null. Tuples may come late and in any order.
 
     Only what differs is written, so the last batch loaded again changes nothing, and makes no
     version. The rows to be written are collected in the driver's memory. Tuples with a null in the
@@ -62,14 +67,16 @@ def load_dimension(
     `Pipeline`.
 
     Args:
-        df: a batch DataFrame with the master's columns, without those of `valid`.
+        df: a batch DataFrame with the master's columns, without those of `valid`. Their types are
+            the master's, or narrower ones: what could lose something is refused.
         path: the master table; its newest version is updated.
         on: the key columns in `df`, as for `join`.
         at: the column with the time of a tuple. Of tuples with equal key and time, one wins, and
             always the same one.
         compare: the columns that count as a change, by default all but the key, and those of
             `valid`. If the master stores `at`, older tuples never replace newer rows.
-        valid: the master's columns with the begin and the end of a row; [begin, end).
+        valid: the master's columns with the begin and the end of a row; [begin, end). They have the
+            type of `at`, or a wider one.
         memory: the budget of each task of the look-up.
     """
     given: object = df
@@ -85,6 +92,8 @@ def load_dimension(
         table: pa.Table = rows.toArrow()
         if not table.num_rows:
             return master
+        if valid is None:
+            _check_one_row_each(master, table)
         try:
             return master.upsert(table)
         except MasterExistsError:
@@ -130,10 +139,18 @@ class _Load:
                 f"The batch has the columns {df.columns}, without {missing}; the master has "
                 f"{master.schema.names}. Give a value for each column of the master, and at=…."
             )
+        types = spark_types(master)
+        _check_types(df.schema, types, [(name, name) for name in values])
+        if valid:
+            _check_types(df.schema, types, [(at, valid[0]), (at, valid[1])])
         left_out = {*stream_key.values(), *(valid or ())} | ({at} if valid else set())
         pairs = compared_columns(df.select(*map(column, values)), master, compare, left_out)
+        if any(ours != theirs for ours, theirs in pairs.items()):
+            raise OptionError(f"compare={compare!r} must be a list of the master's columns.")
+        common_types(df.schema, types, pairs)
+        common_types(df.schema, df.schema, {at: at})
         key = [column(stream).alias(name) for name, stream in stream_key.items()]
-        own = [column(name) for name in values]
+        own = [column(name).cast(types[name].dataType).alias(name) for name in values]
         time = [] if at in values else [column(at)]
         present = reduce(
             Column.__and__, [column(n).isNotNull() for n in (*stream_key.values(), at)]
@@ -237,4 +254,34 @@ class _Load:
 
     def _ties(self) -> list[Column]:
         """The order of tuples of the same key and time: any, but the same each time."""
-        return [F.xxhash64(*map(column, self.compare))]
+        hashed = [name for name in self.values if name not in self.compare and self._can_hash(name)]
+        others = [F.xxhash64(*map(column, hashed))] if hashed else []
+        return [F.xxhash64(*map(column, self.compare)), *others]
+
+    def _can_hash(self, name: str) -> bool:
+        """Whether Spark has a hash of this column: it has none of a map."""
+        return "map<" not in self.tuples.schema[name].dataType.simpleString()
+
+
+def _check_types(stream: StructType, master: StructType, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise unless each column of the master can hold all that its column of the batch may have."""
+    for ours, theirs in pairs:
+        kind = stream[ours].dataType
+        if theirs not in master.names or not holds(master[theirs].dataType, kind):
+            known = master[theirs].dataType.simpleString() if theirs in master.names else "another"
+            raise OptionError(
+                f"Column {ours!r} is {kind.simpleString()}, and the master's {theirs!r} is "
+                f"{known}, which cannot hold all its values. Cast {ours!r} to that type first, or "
+                "build the master anew."
+            )
+
+
+def _check_one_row_each(master: MasterTable, table: pa.Table) -> None:
+    """Raise if the master has several rows of a key that is to have one."""
+    key = key_with_several_rows(master, table)
+    if key is not None:
+        raise OptionError(
+            f"{master.path} has several rows of the key {key}, and without valid=… the batch's row "
+            'would replace them all. If they are its history, give valid=("valid_from", '
+            '"valid_to"); if not, keep one row of each key.'
+        )

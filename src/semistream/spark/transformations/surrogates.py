@@ -24,15 +24,21 @@ from semistream.budget import parse_memory
 from semistream.errors import BudgetError, OptionError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
-from semistream.relation.key_table import assigned, surrogates_in
+from semistream.relation.key_table import (
+    assigned,
+    numbering_bytes,
+    numbering_growth,
+    surrogates_in,
+)
 from semistream.spark.join import JoinTask, join_task
 
 __all__ = ["KeyTask", "surrogate_keys"]
 
 _LOOK_UP_SHARE: Final = 2
-_PIECE_SHARE: Final = 8
-"""Of the memory, 1/2 is for the look-up, and 1/8 for tuples with unknown keys. The rest is for what
-numbering a piece of them takes: copies of their keys, codes, and pages of the key table."""
+"""Of the memory, 1/2 is for the look-up. The rest is for numbering: tuples with unknown keys, and
+what `numbering_bytes` says."""
+_LEAST_PIECE: Final = 1 << 16
+"""The least bytes for a piece of tuples; a smaller one would cost a commit for a few keys."""
 
 
 def surrogate_keys(
@@ -73,6 +79,8 @@ def surrogate_keys(
     if keys.shard_count > 1 or keys.is_shard:
         raise OptionError(f"{keys!r} is in shards. Make the key table without.")
     size = parse_memory(memory)
+    room = size - size // _LOOK_UP_SHARE
+    _check_room(room, keys)
     try:
         look_up, schema = join_task(
             df,
@@ -88,7 +96,7 @@ def surrogate_keys(
         error.add_note(f"The look-up has 1/{_LOOK_UP_SHARE} of memory={memory!r}.")
         raise
     stream = {master: column for column, master in look_up.on}
-    task = KeyTask(look_up, tuple(stream[name] for name in keys.key), size // _PIECE_SHARE, keep)
+    task = KeyTask(look_up, tuple(stream[name] for name in keys.key), room, keep)
     return df.mapInArrow(_operator(task), schema)
 
 
@@ -100,26 +108,59 @@ class KeyTask:
     """A left join with the newest version; its last column is the surrogate."""
     key: tuple[str, ...]
     """The stream's key columns, in the key table's order."""
-    piece: int
-    """The bytes of tuples with unknown keys that are held before they are numbered."""
+    room: int
+    """The bytes for tuples with unknown keys, and for numbering them."""
     keep: float | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The tuples with their surrogates."""
         held: list[pa.RecordBatch] = []
+        taken = room = 0
         for rows in self.look_up(batches):
             unknown = self._unknown(rows)
             if not unknown.any():
                 yield rows
                 continue
-            held.append(rows.filter(to_arrow(unknown)))
             if not unknown.all():
                 yield rows.filter(to_arrow(~unknown))
-            if sum(part.nbytes for part in held) > self.piece:
-                yield self._numbered(held)
-                held = []
-        if held:
+            # The table grows, and with it what numbering takes.
+            room = room or self._free()
+            for begin, part in self._pieces(rows, room):
+                new = part.filter(to_arrow(unknown[begin : begin + part.num_rows]))
+                if held and taken + self._bytes(new) > room:
+                    yield self._numbered(held)
+                    held, taken = [], 0
+                held.append(new)
+                taken += self._bytes(new)
+        if taken:
             yield self._numbered(held)
+
+    def _free(self) -> int:
+        """The bytes for tuples, beside what numbering takes whatever their number."""
+        table = MasterTable.open(self.look_up.path)
+        _check_room(self.room, table)
+        return self.room - numbering_bytes(table)
+
+    def _bytes(self, rows: pa.RecordBatch) -> int:
+        """What tuples take while they are numbered: twice themselves, and what is made of keys."""
+        keys = sum(rows.column(name).nbytes for name in self.key)
+        return int(2 * rows.nbytes) + numbering_growth(rows.num_rows, keys)
+
+    def _pieces(self, rows: pa.RecordBatch, room: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows in slices that fit, each with the number of its first row."""
+        waiting = [(0, rows)]
+        while waiting:
+            begin, part = waiting.pop()
+            if self._bytes(part) <= room:
+                yield begin, part
+                continue
+            if part.num_rows == 1:
+                raise BudgetError(
+                    f"A tuple takes {self._bytes(part):,} bytes while its key is numbered, and "
+                    f"there are {room:,}. Give surrogate_keys more memory."
+                )
+            half = part.num_rows // 2
+            waiting += [(begin + half, part.slice(half)), (begin, part.slice(0, half))]
 
     def _unknown(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which tuples have a key, but no surrogate."""
@@ -136,6 +177,20 @@ class KeyTask:
         columns = [rows.column(name) for name in self.key]
         numbers = to_arrow(assigned(self.look_up.path, columns, self.key, self.keep))
         return rows.set_column(rows.num_columns - 1, rows.schema.field(-1), numbers)
+
+
+def _check_room(room: int, table: MasterTable) -> None:
+    """Raise unless the keys of some tuples can be numbered in this many bytes."""
+    least = numbering_bytes(table) + _LEAST_PIECE
+    if room < least:
+        # Twice, because the look-up has half.
+        whole = _LOOK_UP_SHARE * least
+        raise BudgetError(
+            f"memory={_LOOK_UP_SHARE * room:,} is too little to number keys of {table.path}: the "
+            f"least is {whole:,} bytes, as long as the table has {table.page_count:,} pages of "
+            f"{table.page_bytes:,} bytes.",
+            least=whole,
+        )
 
 
 def _operator(task: KeyTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
