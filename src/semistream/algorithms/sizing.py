@@ -109,7 +109,7 @@ class Sizing:
         self._varying = self._layout.varying_bytes(plain)
         widest_tuple = shape.tuple_bytes(plain) if plain.num_rows else 64
         self._least_heap = 4 * (widest_tuple + 64)
-        self._least_fragment = 2 * (widest_tuple + master.widest_row) + 1024
+        self._least_fragment = 2 * (widest_tuple + master.widest_row) + 4096
         rows = max(master.row_count, 1)
         self._master_row = int(master.pages.length.sum()) // rows + 1
         even = master.widest_row <= 2 * self._master_row

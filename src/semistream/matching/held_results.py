@@ -1,15 +1,17 @@
 """Result rows of a round that must wait for its end: in memory, then in temporary files.
 
 Rows are in batches with a column of tuple numbers. In stream order they come as an external merge
-sort gives them: what fills the memory is sorted and written as a run, and runs are merged. The
-files have no name, so nothing is left of them however the process ends.
+sort gives them: what fills the memory is sorted and written to a run, and a few runs of one level
+are merged into one of the next. So a row is written once for each level: O(n log n). A run goes on
+as long as its numbers ascend, and one run needs no merging. The files have no name, so nothing is
+left of them however the process ends.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +24,47 @@ __all__ = ["HeldResults", "gathered"]
 
 _ROW_BYTES: Final = 24
 """Per row while it is held: its number, and its place in the order."""
-_MOST_RUNS: Final = 8
-"""Runs that are merged at once: of each a piece is in memory."""
-_PIECES: Final = 64
-"""A piece of a run is at most 1 / 64 of the memory."""
+_MERGED_RUNS: Final = 4
+"""Runs that are merged at once: few, so that pieces of them are not too small."""
+_PIECES: Final = 16
+"""A piece of a run is 1 / 16 of the memory. In a merge there are pieces of 4, and two copies."""
 
 _Batches = Iterator[pa.RecordBatch]
+_Head = tuple[NDArray[Any], pa.RecordBatch]
+"""A piece of a run, and its tuple numbers."""
+
+
+class _Run:
+    """Rows in a file, in order if they are to be; written first, then read."""
+
+    def __init__(self, level: int) -> None:
+        """An empty run; `level` is how often its rows were merged."""
+        self.level = level
+        self.last = -1
+        """The tuple number with which it ends."""
+        self._file = tempfile.TemporaryFile(prefix="semistream-")  # noqa: SIM115 (kept open)
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def write(self, batch: pa.RecordBatch, piece_bytes: int) -> None:
+        """Add rows, in pieces of about so many bytes."""
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
+        step = max(1, batch.num_rows * piece_bytes // max(_bytes(batch), 1))
+        for start in range(0, batch.num_rows, step):
+            self._writer.write_batch(batch.slice(start, step))
+
+    def read(self) -> _Batches:
+        """All rows, once; the file is closed at the end."""
+        if self._writer is not None:
+            self._writer.close()
+            self._file.seek(0)
+            with pa.ipc.open_stream(pa.PythonFile(self._file, "r")) as reader:
+                yield from reader
+        self._file.close()
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._file.close()
 
 
 class HeldResults:
@@ -56,9 +93,9 @@ class HeldResults:
         self._bytes = 0
         self._is_sorted = True
         self._last = -1
-        self._runs: list[IO[bytes]] = []
+        self._runs: list[_Run] = []
         self.spilled = 0
-        """Bytes that were written to files."""
+        """Bytes that were written to files, each time that they were."""
         self.added = 0
         """Bytes that were added."""
 
@@ -79,6 +116,8 @@ class HeldResults:
         """All rows, in stream order if they are to be; it lets go of them as it goes on."""
         if self._runs:
             self._spill()
+            while len(self._runs) > _MERGED_RUNS:
+                self._merge_last()
             yield from self._merged(self._runs)
         else:
             yield from self._in_memory()
@@ -135,50 +174,69 @@ class HeldResults:
         self._drop()
 
     def _spill(self) -> None:
-        """Write what is in memory as a run."""
+        """Write what is in memory to a run: to the last one, if that goes on so."""
         if not self._batches:
             return
-        if len(self._runs) == _MOST_RUNS:
-            runs, self._runs = self._runs, []
-            self._runs.append(self._written(self._merged(runs)))
-        self._runs.append(self._written(self._in_memory()))
+        for batch in self._in_memory():
+            first = int(self._numbers(batch)[0]) if self._ordered else 0
+            if not self._runs or self._runs[-1].level or first < self._runs[-1].last:
+                self._runs.append(_Run(0))
+            self._write(self._runs[-1], batch)
+        while self._is_level_full():
+            self._merge_last()
 
-    def _written(self, batches: _Batches) -> IO[bytes]:
-        file = tempfile.TemporaryFile(prefix="semistream-")  # noqa: SIM115 (kept open)
-        writer = None
-        for batch in batches:
-            step = max(1, batch.num_rows * self._piece_bytes // max(_bytes(batch), 1))
-            if writer is None:
-                writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), batch.schema)
-            for start in range(0, batch.num_rows, step):
-                writer.write_batch(batch.slice(start, step))
-        if writer is not None:
-            writer.close()
-        self.spilled += file.tell()
-        return file
+    def _is_level_full(self) -> bool:
+        """Whether there are enough last runs of one level to be merged."""
+        some = self._runs[-_MERGED_RUNS:]
+        return len(some) == _MERGED_RUNS and some[0].level == some[-1].level
 
-    def _merged(self, runs: list[IO[bytes]]) -> _Batches:
-        if not self._ordered:
-            for run in runs:
-                yield from _read(run)
+    def _merge_last(self) -> None:
+        """Merge the last runs, the shortest, into one of the next level."""
+        some = self._runs[-_MERGED_RUNS:]
+        merged = _Run(some[0].level + 1)
+        # Where it can be closed, whatever happens.
+        self._runs.append(merged)
+        for batch in self._merged(some):
+            self._write(merged, batch)
+        del self._runs[-_MERGED_RUNS - 1 : -1]
+
+    def _write(self, run: _Run, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            run.write(batch, self._piece_bytes)
+            run.last = int(self._numbers(batch)[-1]) if self._ordered else 0
+            self.spilled += int(batch.nbytes)
+
+    def _merged(self, runs: list[_Run]) -> _Batches:
+        """The rows of several runs, in order."""
+        if len(runs) == 1:
+            yield from runs[0].read()
             return
-        readers = [_read(run) for run in runs]
-        heads = [(next(reader, None), reader) for reader in readers]
+        heads = [self._next(run.read()) for run in runs]
         while heads := [(head, reader) for head, reader in heads if head is not None]:
-            last = min(int(self._numbers(head)[-1]) for head, _ in heads)
+            last = min(int(numbers[-1]) for (numbers, _), _ in heads)
             parts, later = [], []
-            for head, reader in heads:
-                cut = int(np.searchsorted(self._numbers(head), last, side="right"))
+            for (numbers, batch), reader in heads:
+                cut = int(np.searchsorted(numbers, last, side="right"))
                 if cut:
-                    parts.append(head.slice(0, cut))
-                rest = head.slice(cut)
-                later.append((rest if rest.num_rows else next(reader, None), reader))
+                    parts.append(batch.slice(0, cut))
+                if cut < len(numbers):
+                    later.append(((numbers[cut:], batch.slice(cut)), reader))
+                else:
+                    later.append(self._next(reader))
+            heads = later
             from_several = len(parts) > 1
             piece = gathered(parts)
             if from_several:
                 piece = piece.take(to_arrow(np.argsort(self._numbers(piece), kind="stable")))
-            heads = later
             yield piece
+
+    def _next(self, reader: _Batches) -> tuple[_Head | None, _Batches]:
+        """The next piece of a run that has rows which are still wanted."""
+        for batch in reader:
+            wanted = batch if self._still_wanted is None else self._still_wanted(batch)
+            if wanted.num_rows:
+                return (self._numbers(wanted), wanted), reader
+        return None, reader
 
     def _numbers(self, batch: pa.RecordBatch) -> NDArray[Any]:
         return to_numpy(batch.column(self._number))
@@ -186,15 +244,6 @@ class HeldResults:
 
 def _bytes(batch: pa.RecordBatch) -> int:
     return int(batch.nbytes) + int(batch.num_rows) * _ROW_BYTES
-
-
-def _read(run: IO[bytes]) -> _Batches:
-    """The batches of a run; the file is closed at its end."""
-    if run.tell():
-        run.seek(0)
-        with pa.ipc.open_stream(pa.PythonFile(run, "r")) as reader:
-            yield from reader
-    run.close()
 
 
 def gathered(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

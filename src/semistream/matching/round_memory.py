@@ -10,6 +10,8 @@ _SHARE: Final = 4
 """A round has a quarter of the memory, unless the engine needs it."""
 _LEAST_ROWS: Final = 128
 """A round has at least memory for so many of the widest results."""
+_LEAST_HELD: Final = 256
+"""The same if results wait: pieces of what is sorted would be too small to be worth a call."""
 _ROW_BYTES: Final = 64
 """Beside its columns: numbers, marks, places in an order."""
 _MARKS_SHARE: Final = 32
@@ -46,9 +48,10 @@ class RoundMemory(NamedTuple):
         return cls(memory - share, rest - results, results, piece)
 
     @staticmethod
-    def least_share(widest_tuple: int, widest_row: int) -> int:
+    def least_share(widest_tuple: int, widest_row: int, holds_results: bool) -> int:
         """The least bytes of a round of tuples and rows that may be so wide."""
-        return _LEAST_ROWS * (widest_tuple + widest_row + _ROW_BYTES)
+        rows = _LEAST_HELD if holds_results else _LEAST_ROWS
+        return rows * (widest_tuple + widest_row + _ROW_BYTES)
 
     @classmethod
     def usual(cls, memory: int, holds_tuples: bool) -> int:

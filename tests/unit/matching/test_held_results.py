@@ -92,3 +92,33 @@ def test_what_is_of_no_use_is_not_written(folder: Path) -> None:
     assert held.spilled == 0
     assert sum(few(batch).num_rows for batch in held.rows()) < 40 * 50
     held.close()
+
+
+@pytest.mark.parametrize("arrival", ["in order", "shuffled", "one tuple"])
+def test_what_is_written_grows_with_n_log_n(folder: Path, arrival: str) -> None:
+    limit, given = 6_000, batches(3, 200, 50)
+    if arrival != "shuffled":
+        numbers = np.arange(10_000, dtype=np.int32) if arrival == "in order" else np.zeros(10_000)
+        parts = numbers.astype(np.int32).reshape(200, 50)
+        given = [b.set_column(0, "n", pa.array(p)) for b, p in zip(given, parts, strict=True)]
+    held = HeldResults(MemoryBudget(limit).grant("results"), limit, "n", ordered=True)
+    for batch in given:
+        held.add(batch)
+    numbers = pa.Table.from_batches(list(held.rows())).column("n").to_numpy()
+    assert len(numbers) == 10_000
+    assert (np.diff(numbers) >= 0).all()
+    size = sum(batch.nbytes for batch in given)
+    # Of runs that fill half of the memory, four are merged at a time.
+    levels = np.log(2 * size / limit) / np.log(4)
+    assert held.spilled <= 1.1 * size * (1 if arrival != "shuffled" else 2 + levels)
+    held.close()
+
+
+def test_rows_in_no_order_are_written_once(folder: Path) -> None:
+    held = HeldResults(MemoryBudget(6_000).grant("results"), 6_000, "n", ordered=False)
+    given = batches(3, 200, 50)
+    for batch in given:
+        held.add(batch)
+    assert sum(batch.num_rows for batch in held.rows()) == 10_000
+    assert held.spilled <= 1.1 * sum(batch.nbytes for batch in given)
+    held.close()
