@@ -9,7 +9,26 @@ A *point* is a change of a key: its sequence, and whether the key has a row from
 *book* is a master table beside the master with the points that later changes are compared with.
 """
 
-from semistream.relation.following.apply import Applied, Changes, Following, applied
+from semistream.relation.following.apply import (
+    Applied,
+    Changes,
+    Following,
+    applied,
+    checked_mark,
+    is_done,
+    tidied,
+)
 from semistream.relation.following.freshness import as_of, check_fresh, note_fresh
 
-__all__ = ["Applied", "Changes", "Following", "applied", "as_of", "check_fresh", "note_fresh"]
+__all__ = [
+    "Applied",
+    "Changes",
+    "Following",
+    "applied",
+    "as_of",
+    "check_fresh",
+    "checked_mark",
+    "is_done",
+    "note_fresh",
+    "tidied",
+]

@@ -7,30 +7,40 @@ is named, as if nothing had happened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.crash_points import reached
 from semistream.errors import KeyColumnError, MasterExistsError, MasterNotFoundError, OptionError
 from semistream.history import time_kind
-from semistream.relation.following.points import Points, Resolved, resolved
+from semistream.relation.following.outcome import Outcome, book_column, settled
+from semistream.relation.following.points import Points
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, inside
 from semistream.relation.sync_mark import SyncMark, mark_of, marked
+from semistream.relation.tidy import tidy
 from semistream.relation.updates.change import Change, upsertion
 from semistream.relation.updates.update import is_scattered, update
-from semistream.relation.wanted_keys import Numbers, WantedKeys
+from semistream.relation.wanted_keys import WantedKeys
 
-__all__ = ["Applied", "Changes", "Following", "applied", "book_location"]
+__all__ = [
+    "Applied",
+    "Changes",
+    "Following",
+    "applied",
+    "book_location",
+    "checked_mark",
+    "is_done",
+    "tidied",
+]
 
 STORED_AS: Final = ("scd1", "scd2")
+_OPERATION: Final = "sync"
 _MOST_ATTEMPTS: Final = 20
 _BOOK_PAGE_BYTES: Final = 16384
 """Changed keys are all over the book, and each rewrites its page: small ones cost less."""
@@ -75,20 +85,6 @@ class Applied:
     """Keys that have lost their row."""
     fresh: int = 0
     """Changes that count; the others were late, repeated or overtaken."""
-
-
-class Outcome(NamedTuple):
-    """What the master and its book get for the keys that have changed."""
-
-    keys: WantedKeys
-    rows: pa.Table
-    """The master's rows of these keys."""
-    entries: pa.Table
-    """The book's."""
-    fresh: int
-    """How many changes count."""
-    ended: int
-    """How many keys have no row from their last change on."""
 
 
 def applied(path: Location, changes: Changes, following: Following) -> Applied:
@@ -160,9 +156,18 @@ def next_mark(mark: SyncMark | None, book: int, changes: Changes, following: Fol
     return SyncMark(book, changes.sequence_by, following.stored_as, at, last)
 
 
+def tidied(path: Location, keep: float, pinned: Iterable[int]) -> None:
+    """Remove versions of the master that following has made, and of its book, when they are old."""
+    master = MasterTable.open(path)
+    tidy(master, _OPERATION, keep, pinned)
+    mark = mark_of(master.stored_schema)
+    if mark is not None:
+        tidy(MasterTable.open(book_location(master), mark.book), "", keep, [mark.book])
+
+
 def aligned(master: MasterTable, changes: Changes) -> Changes:
     """The changes, checked; for a history, their time has the type of the master's."""
-    for name, column in zip(master.key, _key(master, changes.rows), strict=True):
+    for name, column in zip(master.key, key_columns(master, changes.rows), strict=True):
         if column.null_count:
             raise KeyColumnError(
                 f"{column.null_count:,} changes have a null in the key column {name!r}: which row "
@@ -195,7 +200,7 @@ def opened_book(master: MasterTable, mark: SyncMark | None, changes: Changes) ->
     """The book's version that goes with the master's; an empty book for a master without."""
     if mark is None:
         key = [master.schema.field(name) for name in master.key]
-        sequence = [pa.field(_name(i), one.type) for i, one in enumerate(changes.sequence)]
+        sequence = [pa.field(book_column(i), one.type) for i, one in enumerate(changes.sequence)]
         schema = pa.schema([*key, *sequence, pa.field("deleted", pa.bool_())])
         return MasterTable.from_arrow(
             schema.empty_table(),
@@ -215,92 +220,15 @@ def opened_book(master: MasterTable, mark: SyncMark | None, changes: Changes) ->
 
 def outcome(master: MasterTable, book: MasterTable, changes: Changes) -> Outcome:
     """What changes for which keys; nothing is written."""
-    keys = WantedKeys.of(master.codec, _key(master, changes.rows), master.key)
-    entries, owner = keys.rows_in(book)
-    sequence = [
-        _cast(one, book.schema.field(_name(i)).type, changes, i)
-        for i, one in enumerate(changes.sequence)
-    ]
-    new = Points(keys.key_of, sequence, changes.deleted, np.arange(changes.rows.num_rows))
-    known = _points(entries, owner, len(sequence))
-    values = changes.rows
-    if master.valid is not None:
-        stored, stored_owner = keys.rows_in(master)
-        known = _with_history(known, stored, stored_owner, master.valid, values.num_rows)
-        values = pa.concat_tables([values, stored.select(values.column_names).cast(values.schema)])
-    found = resolved(new, known, history=master.valid is not None)
-    return Outcome(
-        keys.some(np.unique(found.points.key)),
-        _rows(master, values, found),
-        _entries(book, keys, found.points),
-        found.fresh,
-        int(np.count_nonzero(found.points.deleted & (found.until < 0))),
+    keys = WantedKeys.of(master.codec, key_columns(master, changes.rows), master.key)
+    new = Points(
+        keys.key_of,
+        book_sequence(book.schema, changes),
+        changes.deleted,
+        np.arange(changes.rows.num_rows),
     )
-
-
-def _points(entries: pa.Table, owner: Numbers, count: int) -> Points:
-    """The points that a book's rows are."""
-    columns = [entries.column(_name(i)).combine_chunks() for i in range(count)]
-    deleted: NDArray[np.bool_] = to_numpy(entries.column("deleted").combine_chunks())
-    return Points(owner, columns, deleted, np.full(len(owner), -1))
-
-
-def _with_history(
-    known: Points, stored: pa.Table, owner: Numbers, valid: tuple[str, str], base: int
-) -> Points:
-    """The book's points with the rows that they began, and points for rows it knows nothing of.
-
-    These are rows from before the master followed its source, or of an upsert by hand. A row that
-    was removed by hand is forgotten. The row numbers begin at `base`.
-    """
-    begin, end = (stored.column(name).combine_chunks() for name in valid)
-    end = end.cast(begin.type)
-    others = [pa.nulls(len(owner), one.type) for one in known.sequence[1:]]
-    alive = np.zeros(len(owner), np.bool_)
-    rows = Points(owner, [begin, *others], alive, base + np.arange(len(owner)))
-    ends = Points(owner, [end, *others], ~alive, np.full(len(owner), -1))
-    ends = ends.take(np.flatnonzero(to_numpy(end.is_valid())))
-    both = known.joined(rows).joined(ends)
-    place = _places(both)
-    book, row, stop = np.split(place, np.cumsum([len(known.key), len(owner)]))
-    order = np.argsort(row, kind="stable")
-    at = np.searchsorted(row[order], book)
-    at = order[np.minimum(at, max(len(row) - 1, 0))] if len(row) else np.zeros(len(book), np.int64)
-    there = row[at] == book if len(row) else np.zeros(len(book), np.bool_)
-    numbers = np.where(there & ~known.deleted, base + at, -1)
-    known = known._replace(row=numbers).take(np.flatnonzero(there | known.deleted))
-    unknown = rows.take(np.flatnonzero(~np.isin(row, book)))
-    gaps = ends.take(np.flatnonzero(~np.isin(stop, book) & ~np.isin(stop, row)))
-    return known.joined(unknown).joined(gaps)
-
-
-def _places(points: Points) -> Numbers:
-    """A number for key and time of each point, equal only if both are."""
-    time = pc.dictionary_encode(points.sequence[0], null_encoding="encode")
-    codes = np.asarray(to_numpy(time.indices)).astype(np.int64)
-    return points.key * (len(time.dictionary) + 1) + codes
-
-
-def _rows(master: MasterTable, values: pa.Table, found: Resolved) -> pa.Table:
-    """The master's rows that the points begin."""
-    points = found.points
-    alive = np.flatnonzero(~points.deleted)
-    rows = values.take(to_arrow(points.row[alive]))
-    if master.valid is not None:
-        time, until = points.sequence[0], found.until[alive]
-        ends = pc.take(time, pc.if_else(to_arrow(until >= 0), to_arrow(until), None))
-        begin, end = (master.schema.field(name) for name in master.valid)
-        rows = rows.append_column(begin, time.take(to_arrow(alive)).cast(begin.type))
-        rows = rows.append_column(end, ends.cast(end.type))
-    return rows
-
-
-def _entries(book: MasterTable, keys: WantedKeys, points: Points) -> pa.Table:
-    """The book's rows of some points."""
-    owner = to_arrow(points.key)
-    columns = dict(zip(book.key, (column.take(owner) for column in keys.columns), strict=True))
-    columns |= {_name(i): column for i, column in enumerate(points.sequence)}
-    return pa.table(columns | {"deleted": to_arrow(points.deleted)})
+    history = None if master.valid is None else (*keys.rows_in(master), master.valid)
+    return settled(keys, master.key, new, changes.rows, keys.rows_in(book), history)
 
 
 def _entered(book: MasterTable, done: Outcome) -> Change:
@@ -311,20 +239,21 @@ def _change(master: MasterTable, done: Outcome, schema: pa.Schema) -> Change:
     """All rows of the keys go, and the rows of those that have some are added."""
     change = upsertion(done.rows, master.codec, master.key, schema, master.code_column)
     count = len(done.keys.codes)
-    text = "sync 1 key" if count == 1 else f"sync {count:,} keys"
+    text = f"{_OPERATION} 1 key" if count == 1 else f"{_OPERATION} {count:,} keys"
     return replace(change, gone=done.keys.columns, gone_codes=done.keys.codes, operation=text)
 
 
-def _key(master: MasterTable, rows: pa.Table) -> list[pa.Array]:
-    return [_whole(rows.column(name)) for name in master.key]
+def key_columns(master: MasterTable, rows: pa.Table) -> list[pa.Array]:
+    """The key columns of some rows."""
+    return [rows.column(name).combine_chunks() for name in master.key]
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
-def _name(number: int) -> str:
-    return f"sequence_{number}"
+def book_sequence(schema: pa.Schema, changes: Changes) -> list[pa.Array]:
+    """The sequence of changes, with the types that it has in the book."""
+    return [
+        _cast(one, schema.field(book_column(i)).type, changes, i)
+        for i, one in enumerate(changes.sequence)
+    ]
 
 
 def _cast(column: pa.Array, kind: pa.DataType, changes: Changes, number: int) -> pa.Array:

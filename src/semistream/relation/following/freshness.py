@@ -45,21 +45,22 @@ def check_fresh(location: Location, version: int | None, most: float) -> None:
         )
 
 
-def note_fresh(master: MasterTable, at: float) -> None:
-    """Note that this version has all changes up to then."""
-    storage = storage_at(inside(master.location, _FOLDER))
-    old = _notes(master.location)
-    if any(of == master.version and known >= at for of, known, _ in old):
+def note_fresh(location: Location, at: float) -> None:
+    """Note that the newest version has all changes up to then."""
+    version = MasterTable.latest_version(location)
+    old = _notes(location)
+    if any(of == version and known >= at for of, known, _ in old):
         return
+    storage = storage_at(inside(location, _FOLDER))
     storage.prepare()
-    storage.write(f"data/{master.version:08d}-{int(at * 1000):015d}", b"")
+    storage.write(f"data/{version:08d}-{int(at * 1000):015d}", b"")
     storage.remove(f"data/{name}" for *_, name in old)
 
 
 def _notes(location: Location) -> list[tuple[int, float, str]]:
     """The version, the time and the name of each note."""
     found = []
-    for entry in storage_at(inside(str(location), _FOLDER)).entries("data"):
+    for entry in storage_at(inside(location, _FOLDER)).entries("data"):
         version, _, millis = entry.name.partition("-")
         if version.isdigit() and millis.isdigit():
             found.append((int(version), int(millis) / 1000, entry.name))
