@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from semistream.relation.following import Applied, Changes, Following, applied
 from semistream.relation.updates import update
 from tests.differential.change_replay import Change, history, newest, stored
 
-KEYS = {"int": lambda n: n, "text": lambda n: f"key {n}"}
+KEYS: dict[str, Callable[[int], Any]] = {"int": lambda n: n, "text": lambda n: f"key {n}"}
 
 
 def random_changes(rng: np.random.Generator, count: int, keys: int) -> list[Change]:

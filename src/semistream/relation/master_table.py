@@ -249,7 +249,7 @@ class MasterTable(MasterVersion):
                 need is kept.
             metrics: a file that gets a JSON line for each batch.
         """
-        return self._follower()(
+        return type(self)._follower()(
             self,
             changes,
             sequence_by=sequence_by,

@@ -237,7 +237,8 @@ class _Reader:
 
     def _is_pair(self) -> bool:
         """Whether rows are inside the column `value`."""
-        return self.format == "upsert" and "value" not in self.names and bool(self._fields("value"))
+        flat = {*self.names} <= {*self.df.columns}
+        return self.format == "upsert" and not flat and bool(self._fields("value"))
 
     def _key_fields(self) -> dict[str, Column]:
         """The master's key columns that stand outside of `value`."""
