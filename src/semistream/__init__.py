@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from semistream.spark.session import local_session
     from semistream.spark.source import register_source
     from semistream.spark.star import join_star
+    from semistream.spark.sync.sync import Sync, SyncStatus
     from semistream.spark.transformations.changes import split_new
     from semistream.spark.transformations.dimensions import load_dimension
     from semistream.spark.transformations.duplicates import deduplicate
@@ -90,6 +91,8 @@ __all__ = [
     "StarMetrics",
     "StarPlan",
     "Status",
+    "Sync",
+    "SyncStatus",
     "TableSink",
     "Vacuumed",
     "VersionInfo",
@@ -125,6 +128,8 @@ _ON_SPARK = {
     "Pipeline": "semistream.spark.pipeline.pipeline",
     "Retry": "semistream.spark.pipeline.routes",
     "Status": "semistream.spark.pipeline.pipeline",
+    "Sync": "semistream.spark.sync.sync",
+    "SyncStatus": "semistream.spark.sync.sync",
     "TableSink": "semistream.spark.pipeline.sinks",
     "pinned_versions": "semistream.spark.pipeline.batch_log",
     "join": "semistream.spark.join",

@@ -7,7 +7,7 @@ Nothing below imports upwards. An engine is handed the planner of the cost model
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semistream.algorithms.engine import Engine, fixed_engine
@@ -194,4 +194,12 @@ def _spark_builder() -> SparkBuilder:
     return build
 
 
+def _spark_follower() -> Callable[..., Any]:
+    """What brings master tables up to date on Spark."""
+    from semistream.spark.sync.sync import sync
+
+    return sync
+
+
 MasterTable.use_builder(_spark_builder)
+MasterTable.use_follower(_spark_follower)

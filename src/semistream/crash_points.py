@@ -30,6 +30,9 @@ POINTS: Final = {
     "manifest.published": "the version is visible",
     "task.pages": "a task of a build on Spark has written its pages",
     "job.swept": "a build on Spark has removed files of tasks that ran twice",
+    # A master that follows its source.
+    "sync.booked": "the book has the changes, the master has not",
+    "sync.committed": "both have them",
     # Any small file that appears at once: manifests, the batch log, the lease.
     "publish.hidden": "its bytes are on the disk under a hidden name",
     "publish.linked": "it has its name; the hidden one is still there",

@@ -32,6 +32,7 @@ __all__ = [
     "SinkError",
     "SourceError",
     "SparkLostError",
+    "StaleMasterError",
     "StorageError",
     "StreamSchemaError",
     "UnknownAlgorithmError",
@@ -133,6 +134,10 @@ class ConnectorError(SemistreamError):
 
 class MasterChangedError(SemistreamError):
     """A newer version of the master table does not fit the query that follows it."""
+
+
+class StaleMasterError(SemistreamError):
+    """The master lags further behind its source than `max_staleness` allows."""
 
 
 class CheckpointError(SemistreamError):

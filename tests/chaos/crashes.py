@@ -25,6 +25,7 @@ from semistream import crash_points
 from semistream.errors import SemistreamError
 from semistream.parts.learned import Learned
 from semistream.parts.shed_file import ShedFile
+from semistream.relation.following import Following, applied, tidied
 from semistream.spark.learned_file import LearnedFile
 from semistream.spark.pipeline import lease as lease_module
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
@@ -40,6 +41,8 @@ from tests.chaos.storage_faults import (
     left_over,
     tried,
 )
+from tests.differential.change_replay import newest, stored
+from tests.differential.test_following import as_changes, batches, random_changes
 
 ROWS: Final = 40
 Work = Callable[..., object]
@@ -124,6 +127,35 @@ def _master(rng: random.Random, folder: Path, name: str, point: str) -> Verdict:
     joined(shop.path, shop.versions, "meshjoin")
     told = left_over(shop.path, max(shop.versions), f"{name} at {point}")
     return judged(told) if told != "ok" else Verdict(struck=struck)
+
+
+# A master that follows its source.
+
+_SYNC: Final = ("sync.booked", "sync.committed", *_UPDATE, *_VACUUM)
+
+
+def _followed(folder: Path, seed: int) -> None:
+    """Follow the same changes, in the same batches, from the first one on."""
+    rng = np.random.default_rng(seed)
+    for batch in batches(rng, random_changes(rng, 80, 10)):
+        applied(folder / "m", as_changes(batch), Following("scd1", 0.0))
+        tidied(folder / "m", 0.0, ())
+
+
+def _sync_case(rng: random.Random, folder: Path, _: str, point: str) -> Verdict:
+    seed = rng.getrandbits(32)
+    empty = as_changes([]).rows
+    ss.MasterTable.from_arrow(empty, folder / "m", key="id", page_bytes=4096, filter_bits=8)
+    struck = sum(killed(point, rng.randint(1, 8), _followed, folder, seed) for _ in range(2))
+    _followed(folder, seed)
+    changes = random_changes(np.random.default_rng(seed), 80, 10)
+    found = stored(ss.MasterTable.open(folder / "m"))
+    rows = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    note = f"follower killed at {point}"
+    # Versions of the book that no master names are gone too.
+    books = ss.MasterTable.open(folder / "m" / "book").history()
+    kind = FINE if rows == newest(changes) and len(books) <= 3 else WRONG
+    return Verdict(kind, f"{note}: {len(books)} books", struck)
 
 
 # Shed tuples.
@@ -396,6 +428,7 @@ Case = Callable[[random.Random, Path, str, str], Verdict]
 
 CASES: Final[list[tuple[Case, str, str]]] = [
     *((_master, name, point) for name, point in _MASTER),
+    *((_sync_case, "sync", point) for point in _SYNC),
     *((_shed_case, "shed", point) for point in _SHED),
     *((_mend_case, "mend", point) for point in _MEND),
     *((_log_case, "log", point) for point in _LOG),

@@ -11,7 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["surrogate-keys", "deduplication", "dimensions", "enrichment", "conditions", "samples"]
+PAGES = [
+    "surrogate-keys",
+    "deduplication",
+    "dimensions",
+    "enrichment",
+    "conditions",
+    "samples",
+    "sync",
+]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 import semistream as ss
 from semistream import keys as key_codes
 from semistream.relation import Frame, MasterTable, key_table
+from semistream.relation.updates import update
 from semistream.testing import rows_of
 
 Key = tuple[str, int]
@@ -32,7 +33,7 @@ def test_against_a_dict(
     tmp_path: Path, seed: int, number: int, mask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_codes, "_HASH_MASK", mask)
-    monkeypatch.setattr(key_table, "_MOST_FILES", 3)
+    monkeypatch.setattr(update, "_MOST_FILES", 3)
     monkeypatch.setattr(key_table, "_TIDY_EVERY", 4)
     random = np.random.default_rng([seed, number])
     path = tmp_path / "keys"

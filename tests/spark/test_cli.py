@@ -407,3 +407,31 @@ def test_demo_enriches_every_sale_and_compares(
     again = run("demo", "--keep", folder)
     assert again.exit_code == 1
     assert "is there and not empty" in again.stderr
+
+
+def test_master_sync_follows_a_file_and_goes_on(run: Callable[..., Result], tmp_path: Path) -> None:
+    empty = pa.table({"id": pa.array([], pa.int64()), "value": pa.array([], pa.string())})
+    ss.MasterTable.from_arrow(empty, tmp_path / "m", key="id")
+    file = tmp_path / "sync.toml"
+    file.write_text(
+        f"""
+[source]
+format = "json"
+path = "{tmp_path}/feed"
+schema = "id long, value string, at long, gone boolean"
+[master]
+path = "{tmp_path}/m"
+[sync]
+checkpoint = "{tmp_path}/checkpoint"
+sequence_by = "at"
+apply_as_deletes = "gone"
+"""
+    )
+    (tmp_path / "feed").mkdir()
+    first = '{"id": 1, "value": "a", "at": 1}\n{"id": 2, "value": "b", "at": 2}'
+    for number, rows in enumerate([first, '{"id": 2, "at": 3, "gone": true}']):
+        (tmp_path / "feed" / f"{number}.json").write_text(rows)
+        done = run("master", "sync", file, "--once")
+        assert done.exit_code == 0, done.output
+        assert f"version {number + 2}: " in done.output
+    assert ss.MasterTable.open(tmp_path / "m").row_count == 1

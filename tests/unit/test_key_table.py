@@ -28,6 +28,7 @@ from semistream.relation import Frame, MasterTable
 from semistream.relation import key_table as module
 from semistream.relation.key_table import assigned
 from semistream.relation.surrogates import surrogates_of
+from semistream.relation.updates import update as updates
 from semistream.relation.updates.update import update
 from semistream.testing import rows_of
 
@@ -210,7 +211,7 @@ def test_the_lock_is_only_an_optimisation(tmp_path: Path, monkeypatch: pytest.Mo
 def test_many_small_commits_leave_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_FILES", 8)
+    monkeypatch.setattr(updates, "_MOST_FILES", 8)
     monkeypatch.setattr(module, "_TIDY_EVERY", 10)
     path = made(tmp_path, page_bytes=4096)
     # Spread over the whole table, so that a commit leaves most pages in their old files.

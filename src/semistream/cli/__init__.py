@@ -2,7 +2,7 @@
 
     semistream demo        all of it on Spark, with made-up sales
     semistream run         a pipeline from a file
-    semistream master      master tables: build, look at, change, clean up
+    semistream master      master tables: build, look at, change, follow, clean up
     semistream compare     the algorithms side by side, without Spark
     semistream tune        the best plan for a master table; measure this machine
     semistream doctor      whether this machine has what is needed
@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from semistream.cli import compare, compiling, demo, doctor, master, run, tune
+from semistream.cli import compare, compiling, demo, doctor, master, run, sync, tune
 from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
@@ -33,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(master.master_app, name="master")
+master.master_app.command()(sync.sync)
 app.command()(demo.demo)
 app.command()(run.run)
 app.command()(compare.compare)

@@ -16,7 +16,16 @@ from semistream.budget import parse_memory
 from semistream.cli.step_tables import StepTable, step_table
 from semistream.errors import OptionError, PipelineFileError
 
-__all__ = ["LookupTable", "PipelineFile", "SinkTable", "SourceTable", "UnmatchedTable"]
+__all__ = [
+    "LookupTable",
+    "MasterRef",
+    "PipelineFile",
+    "SessionSettings",
+    "SinkTable",
+    "SourceTable",
+    "UnmatchedTable",
+    "read_file",
+]
 
 Table = TypeVar("Table")
 _FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
@@ -208,7 +217,26 @@ class PipelineTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineFile:
+class SessionSettings:
+    """`[spark]`: settings of the Spark session, if this command starts it."""
+
+    spark: dict[str, str | list[str]] = field(default_factory=dict)
+    """Spark's own, and the list `connectors`."""
+
+    @property
+    def connectors(self) -> list[str]:
+        """Other systems by name, as "kafka" and "delta"."""
+        found = self.spark.get("connectors", [])
+        return found if isinstance(found, list) else [found]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's own settings."""
+        return {name: str(value) for name, value in self.spark.items() if name != "connectors"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineFile(SessionSettings):
     """A whole pipeline file."""
 
     source: SourceTable
@@ -223,19 +251,6 @@ class PipelineFile:
     unmatched: UnmatchedTable | None = None
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
-    spark: dict[str, str | list[str]] = field(default_factory=dict)
-    """Settings of the Spark session, if this command starts it, and the list `connectors`."""
-
-    @property
-    def connectors(self) -> list[str]:
-        """Other systems by name, as "kafka" and "delta"."""
-        found = self.spark.get("connectors", [])
-        return found if isinstance(found, list) else [found]
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Spark's own settings."""
-        return {name: str(value) for name, value in self.spark.items() if name != "connectors"}
 
     def check(self, _: str) -> None:
         """Raise `PipelineFileError` unless there is one master, or look-ups, and not both."""
@@ -259,18 +274,23 @@ class PipelineFile:
     @classmethod
     def read(cls, path: Path) -> PipelineFile:
         """Read and check a file; `PipelineFileError` says what is wrong and where."""
-        try:
-            found = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise PipelineFileError(
-                f"{path} cannot be read: {error.strerror}. Give the path of a pipeline file."
-            ) from error
-        except ValueError as error:
-            raise PipelineFileError(f"{path} is not TOML: {error}. Mend it there.") from error
-        try:
-            return _made(cls, found, "")
-        except PipelineFileError as error:
-            raise PipelineFileError(f"{path}: {error}") from None
+        return read_file(cls, path)
+
+
+def read_file(kind: type[Table], path: Path) -> Table:
+    """A TOML file as its dataclass, checked."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise PipelineFileError(
+            f"{path} cannot be read: {error.strerror}. Give the path of a pipeline file."
+        ) from error
+    except ValueError as error:
+        raise PipelineFileError(f"{path} is not TOML: {error}. Mend it there.") from error
+    try:
+        return _made(kind, found, "")
+    except PipelineFileError as error:
+        raise PipelineFileError(f"{path}: {error}") from None
 
 
 def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import SinkLike
     from semistream.star.lookup import Lookup
 
-__all__ = ["follow", "pipeline_of", "run", "stopped_by_signals"]
+__all__ = ["follow", "pipeline_of", "run", "stopped_by_signals", "stream_of"]
 
 _LOOK_SECONDS: Final = 0.2
 _AMPLE: Final = 1 << 40
@@ -289,7 +289,7 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
         terms |= {"columns": join.columns, "where": join.where, "valid": join.valid}
         terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io, **join.options}
     return Pipeline(
-        _stream(asked.source, spark),
+        stream_of(asked.source, spark),
         _lookups(asked.lookup) if asked.master is None else asked.master.path,
         sink=_sink(asked.sink),
         checkpoint=whole.checkpoint,
@@ -309,7 +309,8 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     )
 
 
-def _stream(source: SourceTable, spark: SparkSession) -> DataFrame:
+def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
+    """The stream that a file asks for."""
     reader = spark.readStream.format(source.format).options(**source.options)
     if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)

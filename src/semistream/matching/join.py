@@ -137,9 +137,7 @@ class Matching:
         share = RoundMemory.usual(self._memory, resolved.holds_tuples)
         if resolved.holds_tuples:
             row = self._master.widest_row if resolved.engine_columns else 0
-            least = RoundMemory.least_share(
-                widest + TUPLE_BYTES, row, resolved.holds_results
-            )
+            least = RoundMemory.least_share(widest + TUPLE_BYTES, row, resolved.holds_results)
         share = self._affordable(resolved, first, max(share, least), least)
         held = self._average_row(resolved) if resolved.holds_results else 0
         average = first.nbytes / first.num_rows if first.num_rows else widest

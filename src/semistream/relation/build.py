@@ -24,6 +24,7 @@ from semistream.relation.membership_filter import MembershipFilter, check_bits
 from semistream.relation.page_file import WrittenPages, write_pages
 from semistream.relation.shards import check_shards, shard_of
 from semistream.relation.storage import Storage
+from semistream.relation.sync_mark import unmarked
 from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import (
     Manifest,
@@ -169,6 +170,7 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     table = as_table(data)
     check_columns(table.column_names, recipe.key)
     table = stored_table(table)
+    table = table.replace_schema_metadata(unmarked(table.schema).metadata)
     recipe = replace(recipe, valid=check_history(table.schema, recipe.key, recipe.valid))
     codec = KeyCodec([table.schema.field(name) for name in recipe.key])
     table, codes, without_key = keyed_rows(table, codec, recipe.key)

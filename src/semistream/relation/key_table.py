@@ -23,8 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,15 +35,15 @@ from semistream.errors import (
     KeyTypeError,
     MasterExistsError,
     OptionError,
-    SemistreamError,
 )
-from semistream.keys import Codes, KeyCodec
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, storage_at
 from semistream.relation.surrogates import LAST, Surrogates, marked, surrogates_of
+from semistream.relation.tidy import tidy
 from semistream.relation.updates.change import upsertion
 from semistream.relation.updates.finding import found_rows
-from semistream.relation.updates.update import update
+from semistream.relation.updates.update import is_scattered, update
+from semistream.relation.wanted_keys import Numbers, WantedKeys
 
 __all__ = [
     "assigned",
@@ -55,8 +54,6 @@ __all__ = [
     "surrogates_in",
 ]
 
-Numbers = NDArray[np.int64]
-
 _PAGE_BYTES: Final = 16384
 """New keys fall into pages all over the table, and each rewrites its page: small ones cost less."""
 _MOST_ATTEMPTS, _MOST_IN_VAIN = 1000, 20
@@ -66,8 +63,6 @@ _LONGEST_TURN: Final = 10.0
 """How long a process waits for another one of this machine that is committing, in seconds."""
 _TIDY_EVERY: Final = 64
 """Every so many versions, old ones are removed."""
-_MOST_FILES: Final = 64
-"""A table with more page files is packed into one, unless it has far more pages than that."""
 _OPERATION: Final = "assign"
 _ROW_BYTES, _KEY_COPIES = 200, 8
 """What numbering holds for each row: codes and places, and copies of the key; as measured."""
@@ -142,8 +137,8 @@ def assigned(
             table = MasterTable.open(path)
             in_vain = in_vain + 1 if table.version == newest else 0
             newest = table.version
-            wanted = _Wanted.of(table.codec, keys, names)
-            numbers, is_known = wanted.look_up(table)
+            wanted = WantedKeys.of(table.codec, keys, names)
+            numbers, is_known = _look_up(wanted, table)
             if is_known.all():
                 return numbers[wanted.key_of]
             unknown = wanted.by_arrival(np.flatnonzero(~is_known))
@@ -161,7 +156,7 @@ def assigned(
                     raise
             else:
                 if keep is not None and version % _TIDY_EVERY == 0:
-                    _tidy(table, keep)
+                    tidy(table, _OPERATION, keep)
                 return numbers[wanted.key_of]
         time.sleep(random.uniform(0.0, min(0.005 * 2.0 ** min(attempt, 20), _LONGEST_PAUSE)))
     raise MasterExistsError(
@@ -181,56 +176,19 @@ def numbering_growth(rows: int, key_bytes: int) -> int:
     return _ROW_BYTES * rows + _KEY_COPIES * key_bytes
 
 
-class _Wanted(NamedTuple):
-    """The keys that are asked for, each once, in code order."""
-
-    columns: list[pa.Array]
-    codes: Codes
-    key_of: Numbers
-    """For each row asked for, the number of its key."""
-    first: Numbers
-    """For each key, the first row that asks for it."""
-
-    @classmethod
-    def of(cls, codec: KeyCodec, columns: Sequence[pa.Array], names: Sequence[str]) -> _Wanted:
-        """The distinct keys of some rows; `KeyTypeError` if the table cannot hold one."""
-        aligned = codec.align(columns, names)
-        codes, valid = codec.codes(aligned)
-        if valid is not None and not valid.all():
-            row = int(np.flatnonzero(~valid)[0])
-            key = {name: column[row].as_py() for name, column in zip(names, columns, strict=True)}
-            types = ", ".join(str(field.type) for field in codec.fields)
-            raise KeyTypeError(
-                f"The key {key} does not fit into the key table, whose types are {types}. Make a "
-                "key table with wider types, or cast the key."
-            )
-        _, first, key_of = np.unique(
-            codec.numbered(aligned, codes), return_index=True, return_inverse=True
-        )
-        order = np.argsort(codes[first], kind="stable")
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        first = first[order]
-        distinct = [column.take(to_arrow(first)) for column in aligned]
-        return cls(distinct, codes[first], place[key_of], first)
-
-    def by_arrival(self, keys: Numbers) -> Numbers:
-        """The numbers of some keys, in the order in which the keys came."""
-        return keys[np.argsort(self.first[keys], kind="stable")]
-
-    def look_up(self, table: MasterTable) -> tuple[Numbers, NDArray[np.bool_]]:
-        """The surrogate of each key, and whether the table has it."""
-        numbers = np.zeros(len(self.codes), np.int64)
-        is_known = np.zeros(len(self.codes), np.bool_)
-        column = surrogates_in(table).column
-        for page, rows, key in found_rows(table, self.columns, self.codes):
-            numbers[key] = to_numpy(page.column(column))[rows]
-            is_known[key] = True
-        return numbers, is_known
+def _look_up(wanted: WantedKeys, table: MasterTable) -> tuple[Numbers, NDArray[np.bool_]]:
+    """The surrogate of each key, and whether the table has it."""
+    numbers = np.zeros(len(wanted.codes), np.int64)
+    is_known = np.zeros(len(wanted.codes), np.bool_)
+    column = surrogates_in(table).column
+    for page, rows, key in found_rows(table, wanted.columns, wanted.codes):
+        numbers[key] = to_numpy(page.column(column))[rows]
+        is_known[key] = True
+    return numbers, is_known
 
 
 def _commit(
-    table: MasterTable, wanted: _Wanted, rows: Numbers, numbers: Numbers, may_pack: bool
+    table: MasterTable, wanted: WantedKeys, rows: Numbers, numbers: Numbers, may_pack: bool
 ) -> int:
     """Commit new keys and their numbers as the version after the table's."""
     chosen = to_arrow(rows)
@@ -241,24 +199,7 @@ def _commit(
     )
     count = "1 key" if len(rows) == 1 else f"{len(rows):,} keys"
     change = replace(change, operation=f"{_OPERATION} {count}")
-    # Packing rewrites all pages. A commit pays for 64 of them, so large tables are packed rarely.
-    files = len(table.manifest.page_files)
-    pack = may_pack and files >= max(_MOST_FILES, table.page_count // _MOST_FILES)
-    return update(table, change, everything=pack)
-
-
-def _tidy(table: MasterTable, keep: float) -> None:
-    """Remove versions that assigning made and that are older than `keep` seconds."""
-    old = time.time() - keep
-    # What is left now, the next vacuum removes.
-    with contextlib.suppress(OSError, SemistreamError):
-        pinned = [
-            one.version
-            for one in table.history()
-            if not one.operation.startswith(_OPERATION)
-            or datetime.fromisoformat(one.created).timestamp() > old
-        ]
-        table.vacuum(pinned=pinned, grace_seconds=max(keep, 3600.0))
+    return update(table, change, everything=may_pack and is_scattered(table))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from semistream.history import check_no_overlap
 from semistream.relation.build import Recipe, build
@@ -64,6 +64,14 @@ class MasterTable(MasterVersion):
 
     _builder: ClassVar[Callable[[], SparkBuilder]]
     """Returns the builder for Spark, which is in a layer above."""
+
+    _follower: ClassVar[Callable[[], Callable[..., Any]]]
+    """The same for `sync`."""
+
+    @classmethod
+    def use_follower(cls, follower: Callable[[], Callable[..., Any]]) -> None:
+        """Set the function that returns what follows a source on Spark; `sync` calls it."""
+        cls._follower = staticmethod(follower)
 
     @classmethod
     def use_builder(cls, builder: Callable[[], SparkBuilder]) -> None:
@@ -199,6 +207,62 @@ class MasterTable(MasterVersion):
         column, an array or a list of values; for several, a list of tuples. See `upsert`.
         """
         return self._updated(deletion(keys, self._codec, self.key, self._stored_schema))
+
+    def sync(
+        self,
+        changes: SparkFrame,
+        *,
+        sequence_by: str | Sequence[str] | None = None,
+        apply_as_deletes: Any = None,
+        format: str = "auto",
+        checkpoint: Location | None = None,
+        trigger: float | str | None = None,
+        every: float | str = "30s",
+        stored_as: str = "scd1",
+        keep: float | str | None = "1h",
+        pinned_by: Sequence[Location] = (),
+        metrics: Location | None = None,
+    ) -> Any:
+        """Follow a source: its changes become versions of this master table.
+
+        The last change of a key by `sequence_by` wins. Changes that come late, or again, do
+        nothing, also after the key was deleted. The newest version of the table is updated,
+        whichever this one is. A batch of changes is done when this returns; a stream goes on.
+        Returns an `ss.Sync`, with `status()`, `await_termination()`, `stop()` and `master`.
+
+        Args:
+            changes: a batch or streaming DataFrame. It has the master's columns, and may have more.
+            sequence_by: the column, or SQL expression, that rises with every change of a key; or
+                several, the most significant first. By default what the format has: the commit's
+                version, the log position of the database, the offset of the topic.
+            apply_as_deletes: an SQL condition under which a change removes its key's row.
+            format: "changes" (Delta's change data feed, Spark's own), "debezium", "iceberg" (a
+                changelog view), "upsert" (a compacted topic, or a table that is polled); "auto"
+                takes the one that has such columns.
+            checkpoint: for a stream, the folder where Spark keeps how far it has read.
+            trigger: as for `Pipeline`; by default a batch every `every`.
+            every: how often a stream makes a version at most.
+            stored_as: "scd1" for one row per key; "scd2" for a history, in a master that was built
+                with `valid=`: each change begins a row, from the first of `sequence_by` on.
+            keep: versions made by following are removed when they are older; None keeps all.
+            pinned_by: checkpoints of pipelines that join with this master: what they may still
+                need is kept.
+            metrics: a file that gets a JSON line for each batch.
+        """
+        return type(self)._follower()(
+            self,
+            changes,
+            sequence_by=sequence_by,
+            apply_as_deletes=apply_as_deletes,
+            format=format,
+            checkpoint=checkpoint,
+            trigger=trigger,
+            every=every,
+            stored_as=stored_as,
+            keep=keep,
+            pinned_by=pinned_by,
+            metrics=metrics,
+        )
 
     def compact(self) -> MasterTable:
         """Pack all rows into full pages of one fresh file: the next version, with the same rows.

@@ -24,6 +24,7 @@ from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
 from semistream.cost.auto import IN_MEMORY, in_memory
 from semistream.cost.micro_batches import micro_batch_engine
+from semistream.durations import parse_duration
 from semistream.errors import OptionError
 from semistream.matching.engine import MatchingEngine
 from semistream.matching.resolved import Resolved
@@ -71,6 +72,7 @@ def join(
     cache: Location | None = None,
     cache_bytes: int | str = "10GB",
     sample: float | Sample | None = None,
+    max_staleness: float | str | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -116,6 +118,9 @@ def join(
         cache_bytes: how many bytes these copies may take, of all masters together.
         sample: the share of the stream's tuples to join, or a `Sample`, as in `engine`. A replay
             of a micro-batch has the same tuples.
+        max_staleness: how old the master may be, as seconds or "10m". If it has not all changes
+            of its source up to then, the query stops with `StaleMasterError`. A master that
+            `MasterTable.sync` does not bring up to date is as old as its version.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     known: dict[str, Any] = dict(options)
@@ -143,6 +148,9 @@ def join(
     )
     if sample is not None:
         task = replace(task, sample=Sample.of(sample).of_columns(stream_schema(df)))
+    if max_staleness is not None:
+        task = replace(task, max_staleness=parse_duration(max_staleness, "max_staleness"))
+        task.check_fresh()
     return placed(df, task, master).mapInArrow(operator(task), schema)
 
 

@@ -35,6 +35,7 @@ from semistream.metrics import Metrics
 from semistream.parts.join_shape import resolve_on
 from semistream.parts.learned import Learned, Legacy
 from semistream.relation import MasterTable
+from semistream.relation.following.freshness import check_fresh
 from semistream.sampling import Sample, sampled
 from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
@@ -133,6 +134,8 @@ class JoinTask:
     destination is then in its last columns. None if the stream is not divided."""
     terms: Terms | None = None
     """What is asked for beside equal keys; None if engines alone give it."""
+    max_staleness: float | None = None
+    """How many seconds old the master may be when a task starts; None for any."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], report: Report | None = None
@@ -149,6 +152,7 @@ class JoinTask:
         first = next(filled, None)
         if first is None:
             return
+        self.check_fresh()
         schema = nullable(first.schema)
         key = self._engine_key(first, schema)
         added = 0 if key.shard is None else DESTINATION_COLUMNS
@@ -183,6 +187,11 @@ class JoinTask:
                 leave_record(self.metrics, record)
             if report is not None:
                 report(record)
+
+    def check_fresh(self) -> None:
+        """Raise `StaleMasterError` if the master is too old."""
+        if self.max_staleness is not None:
+            check_fresh(self.path, self.version, self.max_staleness)
 
     def engine(self, master: MasterTable, memory: int) -> Engine:
         """An engine on a master table or one of its shards, with all of the memory or a part."""
@@ -254,7 +263,7 @@ class JoinTask:
         divided = self.divided_by is not None
         shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
         # What is left for others makes no other engine.
-        task = replace(self, metrics=None, learned=None, sample=None)
+        task = replace(self, metrics=None, learned=None, sample=None, max_staleness=None)
         return EngineKey(task, version, schema.serialize().to_pybytes(), shard)
 
 

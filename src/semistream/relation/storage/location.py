@@ -13,7 +13,7 @@ from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.remote import RemoteStorage
 from semistream.relation.storage.secrecy import hides, without_secrets
 
-__all__ = ["Location", "is_uri", "local_path", "storage_at"]
+__all__ = ["Location", "inside", "is_uri", "local_path", "storage_at"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A local path, or a URI."""
@@ -24,6 +24,17 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 def is_uri(location: Location) -> bool:
     """Whether the location is a URI rather than a local path."""
     return isinstance(location, str) and _URI.match(location) is not None
+
+
+def inside(location: Location, name: str) -> str:
+    """The location of a folder inside that of another.
+
+    >>> inside("s3://bucket/goods?region=x", "book"), inside("/goods", "book")
+    ('s3://bucket/goods/book?region=x', '/goods/book')
+    """
+    text = os.fspath(location)
+    path, mark, query = text.partition("?") if is_uri(location) else (text, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{query}"
 
 
 def storage_at(location: Location) -> Storage:

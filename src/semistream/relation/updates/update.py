@@ -36,19 +36,26 @@ from semistream.relation.versions.manifest import (
     unused_id,
 )
 
-__all__ = ["update"]
+__all__ = ["is_scattered", "update"]
 
 _LEAST_SHARE = 0.6
 """A filter that has less than this share of its intended bits per key is rebuilt, larger."""
+_MOST_FILES = 64
+"""A table with more page files is scattered, unless it has far more pages than that."""
 
 
-def update(master: MasterVersion, change: Change, everything: bool = False) -> int:
+def update(
+    master: MasterVersion, change: Change, everything: bool = False, branch: bool = False
+) -> int:
     """Write and commit the version after the master's. Returns its number.
 
-    With `everything`, all pages are packed into one new file.
+    With `everything`, all pages are packed into one new file. With `branch`, the master need not be
+    the newest version, and the number is the next that is free.
     """
-    _check_newest(master)
-    with Draft(master.storage, master.version + 1) as draft:
+    if not branch:
+        _check_newest(master)
+    version = newest_version(master.storage) + 1 if branch else master.version + 1
+    with Draft(master.storage, version) as draft:
         name = draft.file("pages.arrow")
         rewrite = Rewrite(master, change, name, everything)
         try:
@@ -59,7 +66,7 @@ def update(master: MasterVersion, change: Change, everything: bool = False) -> i
                 "Build the master anew, with a struct in place of the union."
             ) from error
         reached("update.pages")
-        manifest = _next_manifest(master, change, rewrite.result, written, name)
+        manifest = _next_manifest(master, version, change, rewrite.result, written, name)
         index, manifest = _indexed(master, draft, manifest, rewrite.result, written)
         reached("update.index")
         if master.layout == "given":
@@ -68,7 +75,16 @@ def update(master: MasterVersion, change: Change, everything: bool = False) -> i
             manifest = _filtered(master, draft, manifest, index, change, everything)
             reached("update.filter")
         draft.commit(manifest)
-    return master.version + 1
+    return version
+
+
+def is_scattered(master: MasterVersion) -> bool:
+    """Whether it is time for an update to pack all pages.
+
+    That rewrites them all. An update pays for 64 of them, so large tables are packed rarely.
+    """
+    files = len(master.manifest.page_files)
+    return files >= max(_MOST_FILES, master.page_count // _MOST_FILES)
 
 
 def _check_newest(master: MasterVersion) -> None:
@@ -87,6 +103,7 @@ def _check_newest(master: MasterVersion) -> None:
 
 def _next_manifest(
     master: MasterVersion,
+    version: int,
     change: Change,
     result: Rewritten,
     written: WrittenPages | None,
@@ -97,7 +114,7 @@ def _next_manifest(
     new = () if written is None else (StoredFile(name, written.bytes),)
     return replace(
         base,
-        version=base.version + 1,
+        version=version,
         created=now(),
         build_id=unused_id(),
         operation=change.operation,

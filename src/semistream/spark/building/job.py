@@ -10,7 +10,7 @@ DataFrame operations are used, so a build runs under Spark Connect too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,16 +74,23 @@ def build(
     valid: tuple[str, str] | None,
     replace: bool,
     progress: bool | Report | None,
+    metadata: Mapping[bytes, bytes] | None = None,
+    after: int | None = None,
+    operation: str = "build",
 ) -> int:
-    """Write the next version and commit it; its number. See `MasterTable.build`."""
+    """Write the next version and commit it; its number. See `MasterTable.build`.
+
+    `metadata` is that of the stored schema. With `after`, the next version must be the one after
+    this: `MasterExistsError` if another writer was first.
+    """
     frame = batch_frame(df, "df")
     weighed = order_by is not None or sample is not None
     chosen = layout or ("given" if weighed else "key")
     recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards, valid)
     check_order(frame, chosen, order_by, sample)
-    job = _Job.of(frame, storage, recipe)
+    job = _Job.of(frame, storage, recipe, metadata, operation)
     report = reporter(progress)
-    version = next_version(storage, replace)
+    version = next_version(storage, replace) if after is None else after + 1
     if job.recipe.valid is not None:
         check_no_overlap(frame, recipe.key, job.recipe.valid)
     with Draft(storage, version) as draft:
@@ -117,17 +124,27 @@ class _Job:
     user_schema: pa.Schema
     """The rows as they are stored, without the column of codes."""
     exact: bool
+    operation: str
 
     @classmethod
-    def of(cls, df: DataFrame, storage: Storage, recipe: Recipe) -> _Job:
+    def of(
+        cls,
+        df: DataFrame,
+        storage: Storage,
+        recipe: Recipe,
+        metadata: Mapping[bytes, bytes] | None,
+        operation: str,
+    ) -> _Job:
         """The job, after all checks of the columns."""
         check_columns(df.columns, recipe.key)
         check_names(df.columns)
         check_collations(df.schema, recipe.key, "Key column")
         schema = user_schema(df)
+        if metadata is not None:
+            schema = schema.with_metadata(metadata)
         recipe = replace(recipe, valid=check_history(schema, recipe.key, recipe.valid))
         codec = KeyCodec([schema.field(name) for name in recipe.key])
-        return cls(df, storage, recipe, schema, codec.exact)
+        return cls(df, storage, recipe, schema, codec.exact, operation)
 
     @property
     def stored_schema(self) -> pa.Schema:
@@ -234,6 +251,7 @@ class _Job:
             page_files=pages.files,
             shard_starts=pages.starts,
             valid=recipe.valid,
+            operation=self.operation,
             **fields,
         )
 

@@ -10,11 +10,11 @@ task that joins the tuple, see `stage_task`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from semistream.durations import parse_duration
 from semistream.errors import OptionError
 from semistream.spark.columns import quoted
 from semistream.spark.pipeline.sinks import SinkLike, sink_of
@@ -25,31 +25,9 @@ __all__ = ["CORRUPT", "Checks", "Retry", "parse_duration", "retry_rule"]
 CORRUPT: Final = "_corrupt_record"
 """Where Spark's readers put the text of a record that they could not parse."""
 
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _THEN: Final = ("emit", "drop", "dead_letter")
 _COHORTS: Final = 64
 """Tuples that were first looked for within the same 1 / 64 of the deadline wait together."""
-
-
-def parse_duration(given: object, argument: str) -> float:
-    """Seconds from a number, or from a string such as "30s", "5m" or "1.5h".
-
-    >>> parse_duration("1.5h", "deadline"), parse_duration(2, "backoff")
-    (5400.0, 2.0)
-    """
-    found = _DURATION.fullmatch(given) if isinstance(given, str) else None
-    if found is not None:
-        seconds = float(found[1]) * _SECONDS[found[2]]
-    else:
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-        seconds = float(given) if is_number else 0.0  # type: ignore[arg-type]
-    if not 0.0 < seconds < float("inf"):
-        raise OptionError(
-            f"{argument}={given!r} is not a duration. Give seconds as a positive number, or a "
-            'string such as "500ms", "30s", "5m", "1h" or "2d".'
-        )
-    return seconds
 
 
 @dataclass(frozen=True)

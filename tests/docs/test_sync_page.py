@@ -1,0 +1,23 @@
+"""The files of docs/sync.md are what the commands take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from semistream.cli.pipeline_file import PipelineFile, read_file
+from semistream.cli.sync import SyncFile
+
+PAGE = Path(__file__).parents[2] / "docs" / "sync.md"
+
+
+def test_the_chain_s_files_are_valid(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    goods, sales = (tmp_path / name for name in ("goods.toml", "sales.toml"))
+    goods.write_text(blocks[0])
+    sales.write_text(blocks[1])
+    followed, joined = read_file(SyncFile, goods), PipelineFile.read(sales)
+    assert joined.master is not None
+    assert followed.master.path == joined.master.path
+    assert followed.sync.pinned_by == [joined.pipeline.checkpoint]
+    assert followed.connectors == ["kafka"]
