@@ -222,7 +222,7 @@ def test_a_full_disk_is_no_error(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(page_cache.os, "pwrite", full)
+    monkeypatch.setattr("semistream.relation.storage.page_cache.os.pwrite", full)
     with caplog.at_level(logging.WARNING, logger="semistream"):
         out, _ = joined(cached(), stream())
     assert_same_rows(out, expected(stream()))

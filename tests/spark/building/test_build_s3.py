@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -69,8 +70,8 @@ def test_a_join_keeps_copies_of_pages(spark: SparkSession, folder: str, tmp_path
     wanted = oracle_join(ids.to_batches(), data, on="id", how="left").rows
     for turn in ("first", "again"):
         metrics = tmp_path / turn
-        options = {"how": "left", "memory": "512KB", "cache": cache, "metrics": metrics}
-        out = ss.join(stream, master, on="id", **options, cache_bytes="16MB")
+        options: dict[str, Any] = {"how": "left", "cache": cache, "metrics": metrics}
+        out = ss.join(stream, master, on="id", memory="512KB", cache_bytes="16MB", **options)
         assert_same_rows(out.toArrow(), wanted)
         records = [json.loads(path.read_text()) for path in metrics.iterdir()]
         found = sum(record["in_place_rows"] for record in records)
