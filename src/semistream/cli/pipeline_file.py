@@ -10,11 +10,14 @@ import tomllib
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from semistream.budget import parse_memory
 from semistream.cli.step_tables import StepTable, step_table
 from semistream.errors import OptionError, PipelineFileError
+
+if TYPE_CHECKING:
+    from semistream.relation import MasterTable
 
 __all__ = [
     "LookupTable",
@@ -71,13 +74,22 @@ class MasterRef:
     """`[master]`: the master table."""
 
     path: str
+    cache: str | None = None
+    """A folder of the executors' disks, for pages of a master in an object store."""
+    cache_bytes: int | str = "10GB"
+
+    def opened(self) -> MasterTable:
+        """Its newest version."""
+        from semistream.relation import MasterTable
+
+        master = MasterTable.open(self.path)
+        return master if self.cache is None else master.cached(self.cache, self.cache_bytes)
 
 
-@dataclass(frozen=True)
-class LookupTable:
+@dataclass(frozen=True, kw_only=True)
+class LookupTable(MasterRef):
     """`[[lookup]]`: one of several master tables, and the arguments of `ss.Lookup`."""
 
-    path: str
     on: str | list[str] | dict[str, str]
     how: str = "inner"
     algorithm: str = "auto"

@@ -76,13 +76,11 @@ def run(
 
 def _check(asked: PipelineFile) -> None:
     """Raise what the pipeline would, as far as that can be seen without Spark."""
-    from semistream.relation import MasterTable
-
     for number, step in enumerate(asked.step, 1):
         with _naming(f"[step {number}]"):
             step.check(f"step {number}")
     if asked.master is not None:
-        _check_join(asked.join, MasterTable.open(asked.master.path))
+        _check_join(asked.join, asked.master.opened())
     else:
         _check_star(_lookups(asked.lookup), asked.join.memory)
     with _naming("[join]"):
@@ -151,12 +149,11 @@ def _check_join(join: JoinTable, master: MasterTable) -> None:
 
 def _lookups(tables: Sequence[LookupTable]) -> list[Lookup]:
     """The look-ups that a file asks for."""
-    from semistream.relation import MasterTable
     from semistream.star.lookup import Lookup
 
     return [
         Lookup(
-            MasterTable.open(table.path),
+            table.opened(),
             on=table.on,
             how=table.how,
             algorithm=table.algorithm,
@@ -290,7 +287,7 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
         terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io, **join.options}
     return Pipeline(
         stream_of(asked.source, spark),
-        _lookups(asked.lookup) if asked.master is None else asked.master.path,
+        _lookups(asked.lookup) if asked.master is None else asked.master.opened(),
         sink=_sink(asked.sink),
         checkpoint=whole.checkpoint,
         memory=join.memory,

@@ -123,6 +123,12 @@ class MasterTable(MasterVersion):
         storage = storage_at(path)
         return cls(storage, read_manifest(storage, version))
 
+    def at_version(self, version: int) -> MasterTable:
+        """Another version of the same master table, read through the same cache."""
+        other = MasterTable(self._storage, read_manifest(self._storage, version))
+        other._cache = self._cache
+        return other
+
     @staticmethod
     def latest_version(path: Location) -> int:
         """The number of the newest version. Only its manifest is read."""

@@ -106,7 +106,7 @@ class OneMaster:
                 "pipeline has one now. Finish it with the same masters, then change them."
             )
         if self._master.version != record.version:
-            self._master = MasterTable.open(self._location, record.version)
+            self._master = self._master.at_version(record.version)
         task = self._task(frame, self._master)
         where = partial(placed, task=task, master=self._master)
         name = operator(task).__name__

@@ -143,7 +143,7 @@ class StarJoin:
             name = part.lookup.name
             version, master = record.versions[name], self._masters[name]
             if master.version != version:
-                self._masters[name] = master = MasterTable.open(master.location, version)
+                self._masters[name] = master = master.at_version(version)
                 self._tasks.clear()
                 with named(part.lookup):
                     check_version(master, part.payload, part.types)
