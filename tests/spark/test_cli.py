@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli
+from semistream.spark.pipeline.lease import Lease
 from semistream.testing import Row, assert_same_rows, oracle_join, rows_of
 
 pytestmark = pytest.mark.service
@@ -373,6 +374,18 @@ def test_what_a_pipeline_cannot_do_is_one_line(
     assert result.exit_code == 1, result.output
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_checkpoint_in_use_is_told_before_spark_starts(
+    run: Callable[..., Result], pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semistream.cli.run.spark_session", None)
+    lease = Lease.take(tmp_path / "checkpoint" / "semistream", "first")
+    result = run("run", pipeline, "--once")
+    assert result.exit_code == 1, result.output
+    assert "in use by the pipeline first" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    lease.release()
 
 
 @pytest.mark.slow

@@ -106,6 +106,14 @@ def test_terms_of_the_join_and_steps(read: Read) -> None:
     assert read(join=LEAST["join"] + "\nsample = 0.5").join.sample == 0.5
 
 
+def test_the_steps_in_the_docs_are_valid(read: Read) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "pipeline.md").read_text("utf-8")
+    steps = page.partition("```toml\n[[step]]\n")[2].partition("```")[0]
+    found = read(**{"[step]": steps}).step
+    kinds = [step.kind for step in found]
+    assert kinds == ["surrogate_keys", "deduplicate", "select", "where"]
+
+
 LOOKUP = 'path = "m"\non = "id"'
 STAR = {"master": None, "join": 'memory = "1MB"', "[lookup]": LOOKUP}
 

@@ -38,6 +38,7 @@ from semistream.errors import (
 )
 from semistream.relation.master_table import MasterTable
 from semistream.relation.storage import Location, storage_at
+from semistream.relation.stored_rows import RUN_PAGES
 from semistream.relation.surrogates import LAST, Surrogates, marked, surrogates_of
 from semistream.relation.tidy import tidy
 from semistream.relation.updates.change import upsertion
@@ -66,8 +67,8 @@ _TIDY_EVERY: Final = 64
 _OPERATION: Final = "assign"
 _ROW_BYTES, _KEY_COPIES = 200, 8
 """What numbering holds for each row: codes and places, and copies of the key; as measured."""
-_PAGES, _INDEX_BYTES, _SINK_BYTES = 40, 128, 1 << 17
-"""What it holds besides: pages that are read and written, the index by page, the file's buffer."""
+_SPARE_PAGES, _INDEX_BYTES, _SINK_BYTES = 8, 128, 1 << 17
+"""What it holds besides a run of pages: pages at work, the index by page, the file's buffer."""
 
 
 def key_table(
@@ -168,7 +169,10 @@ def assigned(
 
 def numbering_bytes(table: MasterTable) -> int:
     """The most bytes that `assigned` holds, whatever the rows."""
-    return _SINK_BYTES + _PAGES * table.page_bytes + _INDEX_BYTES * table.page_count
+    # Long keys make pages that are larger than most.
+    read = table.pages.frame_bytes(RUN_PAGES)
+    pages = _SPARE_PAGES * table.page_bytes + max(read, RUN_PAGES * table.page_bytes)
+    return _SINK_BYTES + pages + _INDEX_BYTES * table.page_count
 
 
 def numbering_growth(rows: int, key_bytes: int) -> int:

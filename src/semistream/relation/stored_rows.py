@@ -13,9 +13,10 @@ from semistream.keys import Codes
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.reader import Frame, PageReader
 
-__all__ = ["key_columns", "pages_of", "row_codes"]
+__all__ = ["RUN_PAGES", "key_columns", "pages_of", "row_codes"]
 
-_RUN_PAGES = 32
+RUN_PAGES = 32
+"""The most pages that are read at once."""
 
 
 def key_columns(master: MasterVersion, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -39,8 +40,8 @@ def pages_of(reader: PageReader, pages: NDArray[np.int64]) -> Iterator[tuple[int
     if not len(pages):
         return
     runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
-    frame = Frame(reader.frame_bytes(min(max(map(len, runs)), _RUN_PAGES)))
+    frame = Frame(reader.frame_bytes(min(max(map(len, runs)), RUN_PAGES)))
     for run in runs:
-        for at in range(0, len(run), _RUN_PAGES):
-            first, count = int(run[at]), min(_RUN_PAGES, len(run) - at)
+        for at in range(0, len(run), RUN_PAGES):
+            first, count = int(run[at]), min(RUN_PAGES, len(run) - at)
             yield from enumerate(reader.read(first, count, frame), first)

@@ -215,3 +215,27 @@ def test_status_before_and_after(shop: Shop) -> None:
     again = shop.pipeline(unmatched=Retry(), name="one").start()
     assert again.status().totals == after.totals
     again.await_termination()
+
+
+@pytest.mark.service
+def test_what_is_not_in_a_sample_is_counted_and_nothing_that_waits_is_lost(shop: Shop) -> None:
+    shop.master()
+    sold = shop.sell(400)
+    metrics = shop.folder / "lines.jsonl"
+    options: dict[str, Any] = {"unmatched": Retry(backoff="10h", deadline="100h")}
+    options["metrics"] = metrics
+    shop.run(sample=0.5, **options)
+    (line,) = shop.lines("lines.jsonl")
+    assert 120 < line["arrived"] < 280
+    assert line["arrived"] + line["left_out"] == len(sold)
+    waiting = line["waiting_retry"]
+    assert waiting > 0
+    # A newer version lets them be looked for, and another sample must not lose any.
+    shop.master()
+    shop.sell(50)
+    status = shop.run(sample=0.01, **options).status()
+    assert sum(line["retried"] for line in shop.lines("lines.jsonl")) == waiting
+    totals = status.totals
+    assert totals.source == totals.joined + status.ended_unmatched + status.waiting_retry
+    found = shop.rows("out", "n")
+    assert len(found) == len(set(found)) == totals.joined

@@ -190,6 +190,10 @@ def test_another_writer_was_first(
     [
         ({"at": "when"}, "without .'when'."),
         ({"valid": ("valid_from", "until")}, "valid="),
+        ({"valid": ("valid_from",)}, "must name two columns"),
+        ({"valid": ("valid_from", "valid_from")}, "must name two columns"),
+        ({"at": "id"}, "at='id' is the key"),
+        ({"dotted": True}, "a dot or a backtick"),
         ({"valid": None}, "without .'valid_from', 'valid_to'."),
         ({"compare": ["other"]}, "the stream must have 'other'"),
         ({"compare": {"name": "price"}}, "must be a list"),
@@ -201,6 +205,8 @@ def test_errors(spark: SparkSession, tmp_path: Path, options: dict[str, Any], ma
     frame = spark.createDataFrame([(1, "a", 1.0, 5)], SCHEMA)
     if options.pop("stream", False):
         frame = spark.readStream.format("rate").load()
+    if options.pop("dotted", False):
+        frame = frame.withColumnRenamed("name", "a.name")
     arguments: dict[str, Any] = {"on": "id", "at": "at", "valid": VALID} | options
     with pytest.raises(OptionError, match=match):
         ss.load_dimension(frame, tmp_path / "products", **arguments)

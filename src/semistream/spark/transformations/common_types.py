@@ -45,7 +45,6 @@ _LIKE_ITSELF: Final = (
     BinaryType,
     BooleanType,
     DateType,
-    DayTimeIntervalType,
     TimestampNTZType,
     TimestampType,
 )
@@ -70,6 +69,9 @@ def common_type(one: DataType, other: DataType) -> DataType | None:
     if isinstance(one, StringType) and isinstance(other, StringType):
         by_bytes = one.isUTF8BinaryCollation() and other.isUTF8BinaryCollation()
         return StringType() if by_bytes else None
+    if isinstance(one, DayTimeIntervalType) and isinstance(other, DayTimeIntervalType):
+        # All are microseconds; their types say only how they are written.
+        return DayTimeIntervalType()
     if type(one) in _LIKE_ITSELF:
         return one if one == other else None
     # `TimeType` is not in every version of Spark.

@@ -30,7 +30,7 @@ from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
 from semistream.relation.updates.finding import key_with_several_rows
-from semistream.spark.columns import PREFIX, column
+from semistream.spark.columns import PREFIX, check_plain, column
 from semistream.spark.schema import spark_types
 from semistream.spark.transformations.changes import common_types, compared_columns
 from semistream.spark.transformations.common_types import holds
@@ -128,10 +128,16 @@ class _Load:
         memory: int | str,
     ) -> _Load:
         """Check the arguments."""
+        check_plain(df.columns)
         stream_key = resolve_on(on, master.key, df.columns)
-        for name in valid or ():
-            if name not in master.schema.names or name in master.key:
-                raise OptionError(f"valid={valid!r}: the master has {master.schema.names}.")
+        others = [name for name in master.schema.names if name not in master.key]
+        if valid is not None and (len({*valid} & {*others}) != 2 or len(valid) != 2):
+            raise OptionError(
+                f"valid={valid!r} must name two columns of the master, for begin and end of a row; "
+                f"beside its key it has {others}."
+            )
+        if at in stream_key.values():
+            raise OptionError(f"at={at!r} is the key. Name a column with the time of a tuple.")
         values = [n for n in master.schema.names if n not in {*master.key, *(valid or ())}]
         missing = [name for name in (*values, at) if name not in df.columns]
         if missing or not values:
@@ -268,7 +274,9 @@ def _check_types(stream: StructType, master: StructType, pairs: Sequence[tuple[s
     for ours, theirs in pairs:
         kind = stream[ours].dataType
         if theirs not in master.names or not holds(master[theirs].dataType, kind):
-            known = master[theirs].dataType.simpleString() if theirs in master.names else "another"
+            known = "of a type that Spark does not have"
+            if theirs in master.names:
+                known = master[theirs].dataType.simpleString()
             raise OptionError(
                 f"Column {ours!r} is {kind.simpleString()}, and the master's {theirs!r} is "
                 f"{known}, which cannot hold all its values. Cast {ours!r} to that type first, or "
