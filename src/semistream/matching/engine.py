@@ -37,9 +37,13 @@ class EngineMaker:
         self._algorithm = algorithm
         self._make = make
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> Engine:
-        """An engine for an inner join."""
-        return self._make(self._algorithm, on, columns, memory)
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> Engine:
+        """An engine for an inner join; `check` has found the memory enough."""
+        made = self._make(self._algorithm, on, columns, memory)
+        made.expect(first)
+        return made
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch

@@ -71,8 +71,13 @@ class PairFinder(Protocol):
 class Maker(Protocol):
     """Makes what finds pairs."""
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> PairFinder:
-        """For an inner join on these columns, with these columns of the master."""
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> PairFinder:
+        """For an inner join on these columns, with these columns of the master.
+
+        The memory must be enough for a stream that begins so, and so must any other be joined.
+        """
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
@@ -140,17 +145,25 @@ class Matching:
             least = RoundMemory.least_share(
                 widest + TUPLE_BYTES, row, resolved.holds_results
             )
-        share = self._affordable(resolved, first, max(share, least), least)
+        sample = resolved.engine_batch(first, pa.nulls(first.num_rows, pa.int32()))
+        share = self._affordable(resolved, sample, max(share, least), least)
         held = self._average_row(resolved) if resolved.holds_results else 0
         average = first.nbytes / first.num_rows if first.num_rows else widest
         shares = RoundMemory.divided(self._memory, share, average + TUPLE_BYTES, held)
-        return shares, self._made(resolved, shares.engine)
+        on, columns = resolved.engine_on, resolved.engine_columns
+        return shares, self._maker.make(on, columns, shares.engine, sample)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> _Batches:
         """Join a stream of record batches, yielding result batches as they come."""
         self._begin()
         stream = iter(batches)
         first = next(stream, None)
+        # Nothing waits yet, and only tuples show how wide they are.
+        while isinstance(first, pa.RecordBatch) and not first.num_rows:
+            resolved, empty = self.resolve(first.schema), first
+            first = next(self._checked(resolved, stream), None)
+            if first is None:
+                self._prepared(empty)
         if first is None:
             return
         resolved = self._prepared(first)
@@ -236,14 +249,10 @@ class Matching:
         whole = float(self._master.pages.length.sum()) / rows
         return whole * len(resolved.engine_columns) / len(self._master.schema)
 
-    def _made(self, resolved: Resolved, memory: int) -> PairFinder:
-        return self._maker.make(resolved.engine_on, resolved.engine_columns, memory)
-
     def _affordable(
-        self, resolved: Resolved, first: pa.RecordBatch, wanted: int, least: int
+        self, resolved: Resolved, sample: pa.RecordBatch, wanted: int, least: int
     ) -> int:
         """The bytes of a round: those wanted, or the least if the engine needs the others."""
-        sample = resolved.engine_batch(first, pa.nulls(first.num_rows, pa.int32()))
         on, columns = resolved.engine_on, resolved.engine_columns
         for share in (wanted, least):
             try:
@@ -254,12 +263,18 @@ class Matching:
                 return share
         if refused.least is None:
             raise refused
-        total = refused.least + least
-        raise BudgetError(
-            f"memory={self._memory:,} bytes is too little for a join {self._terms.told()}: the "
-            f"least is {total:,} bytes, {least:,} of them for a round of tuples. Give more memory.",
-            least=total,
-        ) from refused
+        raise self._too_little(refused, least) from refused
+
+    def _too_little(self, refused: BudgetError, share: int) -> BudgetError:
+        """What the engine has said of its part of the memory, said of the whole."""
+        told = f"memory={self._memory:,} bytes is too little for a join {self._terms.told()}: "
+        if refused.least is None:
+            share = 0 if self.shares is None else self.shares.round
+            told += f"{share:,} of them are for a round of tuples, and of the rest: {refused}"
+            return BudgetError(told)
+        total = refused.least + share
+        told += f"the least is {total:,} bytes, {share:,} of them for a round of tuples."
+        return BudgetError(f"{told} Give more memory.", least=total)
 
     def _prepared(self, first: pa.RecordBatch) -> Resolved:
         """The join for a stream that begins so; an engine that suits it is kept."""
@@ -370,6 +385,8 @@ class Matching:
         try:
             for pairs in run:
                 yield from joining.results(pairs)
+        except BudgetError as error:
+            raise self._too_little(error, 0 if self.shares is None else self.shares.round) from error
         finally:
             close = getattr(run, "close", None)
             if close is not None:
@@ -431,8 +448,8 @@ def _fitting(batch: pa.RecordBatch, room: int, memory: int) -> _Batches:
         return
     if rows == 1:
         raise BudgetError(
-            f"A stream tuple takes {size:,} bytes, but the tuples of a round may take {room:,}: "
-            f"parts are sized by the first batch. Give the join {memory * size // room * 2:,} "
+            f"memory={memory:,} bytes is too little for a stream tuple of {size:,} bytes: the "
+            f"tuples of a round may take {room:,}, for parts are sized by the first batch. Give the join {memory * size // room * 2:,} "
             "bytes, or let the first batch have a tuple as wide as any."
         )
     step = -(-rows // -(-size // room))

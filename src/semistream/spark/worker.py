@@ -325,9 +325,14 @@ class _Finders(NamedTuple):
     key: EngineKey
     master: MasterTable
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> PairFinder:
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> PairFinder:
         """An engine for an inner join, or a join with the shards."""
-        return self.key.opened(self.key.task.finding(on, columns, memory), self.master)
+        made = self.key.opened(self.key.task.finding(on, columns, memory), self.master)
+        if isinstance(made, Engine):
+            made.expect(first)
+        return made
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
