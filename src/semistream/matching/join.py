@@ -122,6 +122,7 @@ class Matching:
         self.finder: PairFinder | None = None
         """What finds the pairs; None before the first run."""
         self._legacy: Legacy | None = None
+        self._expected: pa.RecordBatch | None = None
         self._held_per_tuple = 0.0
         self._budget = MemoryBudget(memory)
         self._begin()
@@ -142,9 +143,7 @@ class Matching:
         share = RoundMemory.usual(self._memory, resolved.holds_tuples)
         if resolved.holds_tuples:
             row = self._master.widest_row if resolved.engine_columns else 0
-            least = RoundMemory.least_share(
-                widest + TUPLE_BYTES, row, resolved.holds_results
-            )
+            least = RoundMemory.least_share(widest + TUPLE_BYTES, row, resolved.holds_results)
         sample = resolved.engine_batch(first, pa.nulls(first.num_rows, pa.int32()))
         share = self._affordable(resolved, sample, max(share, least), least)
         held = self._average_row(resolved) if resolved.holds_results else 0
@@ -221,6 +220,10 @@ class Matching:
         else:
             self.finder.inherit(legacy)
 
+    def expect(self, first: pa.RecordBatch) -> None:
+        """Be content with the sizes for a stream that begins so, as `Engine.expect`."""
+        self._expected = first
+
     def close(self) -> None:
         """Give back what is kept for another run."""
         if self.finder is not None:
@@ -288,7 +291,7 @@ class Matching:
         is_ready = self.finder is not None and resolved is self._resolved
         if is_ready and sized is not None and widest <= sized.widest:
             return resolved
-        shares, finder = self.sized(resolved, first)
+        shares, finder = self._sized_for(resolved, first)
         legacy = self.leave()
         if legacy is not None:
             finder.inherit(legacy)
@@ -297,6 +300,16 @@ class Matching:
         self._budget = MemoryBudget(shares.round)
         self._budget.grant("round output").take(shares.piece)
         return resolved
+
+    def _sized_for(
+        self, resolved: Resolved, first: pa.RecordBatch
+    ) -> tuple[RoundMemory, PairFinder]:
+        try:
+            return self.sized(resolved, first)
+        except BudgetError:
+            if self._expected is None:
+                raise
+            return self.sized(resolved, self._expected)
 
     def _checked(self, resolved: Resolved, stream: _Batches) -> _Batches:
         for batch in stream:
@@ -386,7 +399,9 @@ class Matching:
             for pairs in run:
                 yield from joining.results(pairs)
         except BudgetError as error:
-            raise self._too_little(error, 0 if self.shares is None else self.shares.round) from error
+            raise self._too_little(
+                error, 0 if self.shares is None else self.shares.round
+            ) from error
         finally:
             close = getattr(run, "close", None)
             if close is not None:

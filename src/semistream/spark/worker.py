@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
+from semistream.cost.auto import ADAPTIVE
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.matching.engine import EngineMaker
@@ -340,7 +341,7 @@ class _Finders(NamedTuple):
         """Raise `BudgetError` if that is too little memory; shards were checked by the driver."""
         task = self.key.task
         if task.shards == 1:
-            EngineMaker(task.algorithm, self._engine).check(on, columns, memory, first)
+            EngineMaker(task.algorithm, self._engine, (ADAPTIVE,)).check(on, columns, memory, first)
 
     def _engine(
         self, algorithm: str, on: dict[str, str], columns: list[str], memory: int

@@ -75,7 +75,8 @@ def divided(shape: StarShape, first: pa.RecordBatch, memory: int) -> StarPlan:
         raise BudgetError(
             f"memory={memory:,} bytes is too little for {len(curves)} look-ups: the least is "
             f"{least + fewest:,} bytes ({parts}, and {fewest:,} for a round of tuples). Give more "
-            "memory."
+            "memory.",
+            least=least + fewest,
         )
     most = math.ceil(_USUAL_TUPLES * width)
     sizes = sorted({min(most, fewest + int(spare * part)) for part in _ROUND_SHARES})
@@ -142,9 +143,7 @@ class _Curve:
         self._sizer = Sizer(lookup.master, lookup.io, options.pop("use_filter", None))
         self._options: dict[str, Any] = options
         self._algorithm = lookup.algorithm
-        keys = [first.column(name) for name in shape.given]
-        numbers = pa.nulls(first.num_rows, pa.int32())
-        self._sample = pa.RecordBatch.from_arrays([numbers, *keys], schema=shape.schema)
+        self._sample = shape.sample(first)
         self._nothing = no_rows(shape.schema)
         self._skew = self._found_skew()
         with named(lookup):
