@@ -1,8 +1,8 @@
 """Stars against a chain of oracle joins, on look-ups drawn from seeds.
 
-Each draw has two to four masters of different key types, row counts and duplicates, any order of
-inner, left, semi and anti, stream order or any, nulls and absent keys in the stream, any algorithm, and a budget from the least that
-works up.
+Each draw has two to four masters of different key types, row counts and duplicates, any mix of
+inner, left, semi and anti, stream order or any, nulls and absent keys in the stream, any algorithm,
+and a budget from the least that works up.
 """
 
 from __future__ import annotations

@@ -464,8 +464,9 @@ def _fitting(batch: pa.RecordBatch, room: int, memory: int) -> _Batches:
     if rows == 1:
         raise BudgetError(
             f"memory={memory:,} bytes is too little for a stream tuple of {size:,} bytes: the "
-            f"tuples of a round may take {room:,}, for parts are sized by the first batch. Give the join {memory * size // room * 2:,} "
-            "bytes, or let the first batch have a tuple as wide as any."
+            f"tuples of a round may take {room:,}, for parts are sized by the first batch. Give "
+            f"the join {memory * size // room * 2:,} bytes, or let the first batch have a tuple as "
+            "wide as any."
         )
     step = -(-rows // -(-size // room))
     if step == rows:

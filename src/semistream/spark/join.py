@@ -22,8 +22,7 @@ from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
-from semistream.cost.auto import IN_MEMORY, in_memory
-from semistream.cost.auto import ADAPTIVE
+from semistream.cost.auto import ADAPTIVE, IN_MEMORY, in_memory
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import OptionError
 from semistream.matching.engine import MatchingEngine

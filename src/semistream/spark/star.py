@@ -57,7 +57,8 @@ def join_star(
     """Join a batch or streaming DataFrame with several master tables, in one operator.
 
     Its columns are the stream's, then those of each look-up, in the order they are given in. Rows
-    come in no particular order, unless it is to be preserved. The result is that of a chain of `join`s, one for each look-up.
+    come in no particular order, unless it is to be preserved. The result is that of a chain of
+    `join`s, one for each look-up.
 
     Args:
         df: the stream, of a classic or a Connect session.

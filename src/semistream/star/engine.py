@@ -100,7 +100,8 @@ class StarEngine:
         Columns are the stream's, then those of each look-up in the order they were given in. The
         iterator may be endless. An empty batch says that nothing more has arrived for now: then
         all results so far are handed out before it is asked again. Rows come in no particular
-        order, unless it is to be preserved. A second run counts anew, but keeps what engines have learned; `close` lets go of it.
+        order, unless it is to be preserved. A second run counts anew, but keeps what engines have
+        learned; `close` lets go of it.
         """
         if self._is_running:
             raise OptionError(
