@@ -143,10 +143,10 @@ def test_what_cannot_be_asked_for(tmp_path: Path, terms: dict[str, Any], words: 
 def test_a_look_up_that_filters_adds_nothing(tmp_path: Path, how: str) -> None:
     sold = sales(300)
     discounts, prices = lookups(tmp_path, "inner")
-    terms = {"on": {"item": "product"}, "how": how, "where": "quantity >= minimum"}
+    terms: dict[str, Any] = {"on": {"item": "product"}, "how": how, "where": "quantity >= minimum"}
     given = [ss.Lookup(discounts.master, **terms), prices]
     kept = ss.engine(discounts.master, memory="2MB", **terms).run(sold)
-    rule = {"on": {"item": "product"}, "valid": ("sold_at", "since", "until")}
+    rule: dict[str, Any] = {"on": {"item": "product"}, "valid": ("sold_at", "since", "until")}
     chain = ss.engine(prices.master, memory="2MB", columns=["price"], **rule).run(kept)
     wanted = rows_of(list(chain))
     with ss.star_engine(given, memory="4MB", preserve_order=True) as star:
