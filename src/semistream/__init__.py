@@ -16,7 +16,7 @@ from semistream.cost.priced_clock import PricedClock
 from semistream.cost.retuning import Retuning
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
-from semistream.errors import SemistreamError
+from semistream.errors import BudgetError, HistoryError, OptionError, SemistreamError
 from semistream.estimates import Estimate, Estimates, estimate
 from semistream.metrics import Durations, Metrics
 from semistream.parts.join_shape import JoinShape
@@ -61,6 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "BudgetError",
     "BuildProgress",
     "Condition",
     "CostFactors",
@@ -70,6 +71,7 @@ __all__ = [
     "Estimate",
     "Estimates",
     "Expectation",
+    "HistoryError",
     "JoinPlan",
     "JoinShape",
     "Lookup",
@@ -77,6 +79,7 @@ __all__ = [
     "MasterTable",
     "Metrics",
     "MetricsListener",
+    "OptionError",
     "ParquetSink",
     "Pipeline",
     "PricedClock",

@@ -1,8 +1,8 @@
 """Stars against a chain of oracle joins, on look-ups drawn from seeds.
 
-Each draw has two to four masters of different key types, row counts and duplicates, any order of
-inner and left, nulls and absent keys in the stream, any algorithm, and a budget from the least that
-works up.
+Each draw has two to four masters of different key types, row counts and duplicates, any mix of
+inner, left, semi and anti, stream order or any, nulls and absent keys in the stream, any algorithm,
+and a budget from the least that works up.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class RandomStar:
         self.lookups = [self._lookup(i, i == many) for i in range(count)]
         self.stream = self._stream()
         self.budget = float(self.rng.choice([1.0, 1.3, 3.0, 40.0]))
+        self.ordered = bool(self.rng.random() < 0.5)
 
     def _key(self, number: int, kind: int) -> Any:
         return number if kind == 0 else f"k{number:0{1 + number % 7}d}"
@@ -57,7 +58,7 @@ class RandomStar:
             f"row{i}": np.arange(len(numbers)),
             f"text{i}": ["m" * int(n) if n else None for n in rng.integers(0, 40, len(numbers))],
         }
-        how = str(rng.choice(["inner", "left"]))
+        how = str(rng.choice(["inner", "left", "inner", "left", "semi", "anti"]))
         terms = {
             "on": {f"key{i}": f"id{i}"},
             "how": how,
@@ -65,6 +66,8 @@ class RandomStar:
             "io": str(rng.choice(["buffered", "unmapped"])),
             "columns": [None, [f"row{i}"], []][int(rng.choice([0, 0, 1, 2]))],
         }
+        if how in ("semi", "anti"):
+            terms["columns"] = None
         return Terms(pa.table(columns), terms)
 
     def _stream(self) -> list[pa.RecordBatch]:
@@ -96,10 +99,21 @@ class RandomStar:
         """The rows of a chain of joins, and how many tuples every master has a row for."""
         table, whole = pa.Table.from_batches(self.stream), pa.Table.from_batches(self.stream)
         for one in self.lookups:
+            if one.terms["how"] in ("semi", "anti"):
+                table, whole = _filtered(table, one), _filtered(whole, one)
+                continue
             terms = {name: one.terms[name] for name in ("on", "columns")}
             table = _chained(table, one, terms | {"how": one.terms["how"]})
             whole = _chained(whole, one, terms | {"how": "inner"})
         return rows_of(table), len(set(whole.column("sale").to_pylist()))
+
+
+def _filtered(table: pa.Table, one: Terms) -> pa.Table:
+    """The tuples that stay after a look-up that adds no columns."""
+    known, (name,) = set(one.table.column(0).to_pylist()), one.terms["on"]
+    has_row = [key in known for key in table.column(name).to_pylist()]
+    wanted = one.terms["how"] == "semi"
+    return table.filter(pa.array([found == wanted for found in has_row], pa.bool_()))
 
 
 def _chained(table: pa.Table, one: Terms, terms: dict[str, Any]) -> pa.Table:
@@ -128,13 +142,16 @@ def test_a_star_gives_what_a_chain_gives(
     lookups = star.opened(tmp_path)
     memory = int(_least(lookups, star.stream) * star.budget)
     rows, joined = star.expected()
-    with ss.star_engine(lookups, memory=memory) as engine:
+    with ss.star_engine(lookups, memory=memory, preserve_order=star.ordered) as engine:
         for _ in range(2):  # The second time engines are warm.
             found = list(engine.run(star.stream))
             for batch in found:
                 batch.validate(full=True)
                 assert batch.schema.equals(found[0].schema)
             assert_same_rows(rows_of(found), rows)
+            if star.ordered:
+                sales = [row[0] for row in rows_of(found)]
+                assert sales == sorted(sales)
             metrics = engine.metrics()
             count = sum(batch.num_rows for batch in star.stream)
             assert (metrics.arrived, metrics.joined) == (count, joined)

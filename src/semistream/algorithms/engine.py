@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple, NoReturn, TypeAlias, TypeVar
 
@@ -31,7 +32,7 @@ from semistream.algorithms.registry import AUTO, BY_NAME, Algorithm
 from semistream.algorithms.sections import Sections
 from semistream.arrow_arrays import no_rows
 from semistream.budget import MemoryBudget, parse_memory
-from semistream.errors import InternalError, OptionError, StreamSchemaError
+from semistream.errors import BudgetError, InternalError, OptionError, StreamSchemaError
 from semistream.metrics import Clock, Metrics, Recorder
 from semistream.parts.join_shape import JoinShape, On
 from semistream.parts.learned import Learned, Legacy
@@ -115,6 +116,7 @@ class Engine:
         self._idle: _Built | None = None
         self._legacy: Legacy | None = None
         self._sample: Sample | None = None
+        self._expected: pa.RecordBatch | None = None
         self.plans: list[JoinPlan] = []
         """The plans so far, the one in use last; one unless the engine retunes itself."""
 
@@ -249,6 +251,13 @@ class Engine:
         """
         if self._idle is None:
             self._legacy = legacy
+
+    def expect(self, first: pa.RecordBatch) -> None:
+        """Be content with the sizes for a stream that begins so.
+
+        They are used if the memory is too little for those that a run's own first batch asks for.
+        """
+        self._expected = first
 
     def use_sample(self, sample: Sample) -> None:
         """Join a sample of each stream from now on; the others are counted as left out."""
@@ -386,7 +395,7 @@ class Engine:
     def _built(self, first: pa.RecordBatch, feed: Feed) -> _Built:
         shape = self._shape_of(first.schema)
         occasion = Occasion(shape, first, self._memory, feed.timed, feed.queued)
-        plan = self._planner.plan(occasion)
+        plan = self._plan_for(occasion)
         self.plans.append(plan)
         if self._retuner is not None:
             self._retuner.use(plan)
@@ -405,6 +414,14 @@ class Engine:
         except BaseException:
             assembly.close()
             raise
+
+    def _plan_for(self, occasion: Occasion) -> JoinPlan:
+        try:
+            return self._planner.plan(occasion)
+        except BudgetError:
+            if self._expected is None:
+                raise
+            return self._planner.plan(replace(occasion, first=self._expected))
 
     def _shape_of(self, schema: pa.Schema) -> JoinShape:
         return JoinShape(schema, self._master, self._on, self._how, self._columns)

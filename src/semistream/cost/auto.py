@@ -28,6 +28,8 @@ IN_MEMORY = "oxhybridjoin"
 """The algorithm that keeps all of R, if all of it is pinned."""
 ADAPTIVE = "chybridjoin"
 """For a stream of which nothing is known: its front stage finds out and gives memory back."""
+FRUGAL = "inlj"
+"""For an empty master and hardly any memory."""
 WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
 """Those that are the best somewhere, as long as there is memory for any of them."""
 _LEAST_SAMPLE = 1000
@@ -48,7 +50,7 @@ class AutoPlanner:
     def plan(self, occasion: Occasion) -> JoinPlan:
         """The plan, with its options and what is expected of it."""
         if not self.master.row_count:
-            return self.sizer.sized(ADAPTIVE, self.options, occasion)
+            return plan_for_no_rows(self.sizer, self.options, occasion)
         return final_plan(self.sizer, self._chosen(occasion), occasion)
 
     def _chosen(self, occasion: Occasion) -> JoinPlan:
@@ -70,6 +72,16 @@ class AutoPlanner:
         except BudgetError:
             ranked = tuner.choose(memory)
         return explained(tuner, ranked, basis, ())
+
+
+def plan_for_no_rows(sizer: Sizer, options: Options, occasion: Occasion) -> JoinPlan:
+    """The plan for an empty master: nothing is to be compared."""
+    try:
+        return sizer.sized(ADAPTIVE, options, occasion)
+    except BudgetError:
+        if occasion.queued:
+            raise
+        return sizer.sized(FRUGAL, options, occasion)
 
 
 def rivals(queued: bool) -> list[str]:

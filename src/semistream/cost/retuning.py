@@ -27,7 +27,7 @@ import pyarrow as pa
 from semistream.algorithms.options import Options
 from semistream.algorithms.planner import Occasion, Sizer
 from semistream.algorithms.registry import AUTO
-from semistream.cost.auto import ADAPTIVE, IN_MEMORY, final_plan, in_memory, rivals
+from semistream.cost.auto import IN_MEMORY, final_plan, in_memory, plan_for_no_rows, rivals
 from semistream.cost.factors import CostFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.planning import explained, keyed_codes
@@ -36,7 +36,7 @@ from semistream.cost.pricing import priced_seconds
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import estimate_skew
 from semistream.cost.tuner import Tuner
-from semistream.errors import OptionError, RateError
+from semistream.errors import BudgetError, OptionError, RateError
 from semistream.metrics import Clock, Recorder
 from semistream.parts.join_shape import JoinShape
 from semistream.plan import JoinPlan
@@ -126,9 +126,10 @@ class RetuningPlanner:
 
     def plan(self, occasion: Occasion) -> JoinPlan:
         """The plan for what has been seen so far."""
-        algorithm = ADAPTIVE if self.name == AUTO else self.name
         if not self._master.row_count:
-            return self._sizer.sized(algorithm, self._options, occasion)
+            if self.name == AUTO:
+                return plan_for_no_rows(self._sizer, self._options, occasion)
+            return self._sizer.sized(self.name, self._options, occasion)
         skew = self._seen_skew()
         ranked, tuner = self._ranked(occasion, skew)
         basis = (f"skew: exponent {skew.exponent:.2f}, seen while running",)
@@ -188,7 +189,12 @@ class RetuningPlanner:
         fits = in_memory(self._master, shape, first, memory, use_filter, self._io)
         if fits is not None and self._may_keep_all:
             return [model.planned(IN_MEMORY, memory, fits)], tuner
-        return tuner.choose(memory, names), tuner
+        try:
+            return tuner.choose(memory, names), tuner
+        except BudgetError:
+            if self.name != AUTO or occasion.queued:
+                raise
+            return tuner.choose(memory), tuner
 
     @property
     def _may_keep_all(self) -> bool:

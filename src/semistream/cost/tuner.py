@@ -78,7 +78,8 @@ class Tuner:
             algorithm = min(least, key=lambda name: least[name])
             raise BudgetError(
                 f"memory={memory:,} bytes is too little for any algorithm on this master: the "
-                f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory."
+                f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory.",
+                least=least[algorithm],
             )
         return sorted(found, key=_worth, reverse=True)
 

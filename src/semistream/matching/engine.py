@@ -32,14 +32,21 @@ MakeEngine = Callable[[str, dict[str, str], list[str], int], Engine]
 class EngineMaker:
     """Makes engines that find pairs."""
 
-    def __init__(self, algorithm: str, make: MakeEngine) -> None:
-        """`make` makes one of any algorithm."""
+    def __init__(
+        self, algorithm: str, make: MakeEngine, chosen_from: Sequence[str] = ALGORITHMS
+    ) -> None:
+        """`make` makes one of any algorithm; `chosen_from` are those that "auto" may come to."""
         self._algorithm = algorithm
+        self._names = chosen_from if algorithm == AUTO else (algorithm,)
         self._make = make
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> Engine:
-        """An engine for an inner join."""
-        return self._make(self._algorithm, on, columns, memory)
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> Engine:
+        """An engine for an inner join; `check` has found the memory enough."""
+        made = self._make(self._algorithm, on, columns, memory)
+        made.expect(first)
+        return made
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
@@ -48,15 +55,14 @@ class EngineMaker:
 
         "auto" takes any algorithm that fits; to ask it would be to choose one.
         """
-        names = ALGORITHMS if self._algorithm == AUTO else (self._algorithm,)
         refused: list[BudgetError] = []
-        for name in names:
+        for name in self._names:
             try:
                 self._make(name, on, columns, memory).planned(first)
             except BudgetError as error:
                 refused.append(error)
             except OptionError:
-                if len(names) == 1:
+                if len(self._names) == 1:
                     raise
             else:
                 return
@@ -80,14 +86,18 @@ class MatchingEngine(Engine):
         memory: int,
         columns: Sequence[str] | None,
         clock: Clock = time.perf_counter,
+        chosen_from: Sequence[str] = ALGORITHMS,
     ) -> None:
-        """Nothing is opened or allocated until `run`."""
+        """Nothing is opened or allocated until `run`.
+
+        `chosen_from`: the algorithms that "auto" may come to when memory is scarce.
+        """
         self._about = f"MatchingEngine({algorithm!r}, {master!r}, {terms.told()}, memory={memory})"
         self._terms = terms
         self._algorithm = algorithm
         self._memory = memory
         self._nothing = Recorder(clock)
-        maker = EngineMaker(algorithm, make)
+        maker = EngineMaker(algorithm, make, chosen_from)
         self._matching = Matching(terms, master, maker, on=on, memory=memory, columns=columns)
         self._in_use = Lock()
         self._sample = None
@@ -180,6 +190,10 @@ class MatchingEngine(Engine):
     def inherit(self, legacy: Legacy) -> None:
         """Begin the next run with what an engine of the same join has learned."""
         self._matching.inherit(legacy)
+
+    def expect(self, first: pa.RecordBatch) -> None:
+        """Be content with the sizes for a stream that begins so."""
+        self._matching.expect(first)
 
     @property
     def _inner(self) -> Engine | None:

@@ -30,8 +30,8 @@ _PIECES: Final = 16
 """A piece of a run is 1 / 16 of the memory. In a merge there are pieces of 4, and two copies."""
 
 _Batches = Iterator[pa.RecordBatch]
-_Head = tuple[NDArray[Any], pa.RecordBatch]
-"""A piece of a run, and its tuple numbers."""
+_Head = tuple[NDArray[Any], pa.RecordBatch, _Batches]
+"""The tuple numbers of a run's next piece, the piece, and what gives the pieces after it."""
 
 
 class _Run:
@@ -211,18 +211,18 @@ class HeldResults:
         if len(runs) == 1:
             yield from runs[0].read()
             return
-        heads = [self._next(run.read()) for run in runs]
-        while heads := [(head, reader) for head, reader in heads if head is not None]:
-            last = min(int(numbers[-1]) for (numbers, _), _ in heads)
+        heads = [head for run in runs for head in self._next(run.read())]
+        while heads:
+            last = min(int(numbers[-1]) for numbers, _, _ in heads)
             parts, later = [], []
-            for (numbers, batch), reader in heads:
+            for numbers, batch, reader in heads:
                 cut = int(np.searchsorted(numbers, last, side="right"))
                 if cut:
                     parts.append(batch.slice(0, cut))
                 if cut < len(numbers):
-                    later.append(((numbers[cut:], batch.slice(cut)), reader))
+                    later.append((numbers[cut:], batch.slice(cut), reader))
                 else:
-                    later.append(self._next(reader))
+                    later += self._next(reader)
             heads = later
             from_several = len(parts) > 1
             piece = gathered(parts)
@@ -230,13 +230,13 @@ class HeldResults:
                 piece = piece.take(to_arrow(np.argsort(self._numbers(piece), kind="stable")))
             yield piece
 
-    def _next(self, reader: _Batches) -> tuple[_Head | None, _Batches]:
-        """The next piece of a run that has rows which are still wanted."""
+    def _next(self, reader: _Batches) -> list[_Head]:
+        """The next piece of a run that has rows which are still wanted; none at its end."""
         for batch in reader:
             wanted = batch if self._still_wanted is None else self._still_wanted(batch)
             if wanted.num_rows:
-                return (self._numbers(wanted), wanted), reader
-        return None, reader
+                return [(self._numbers(wanted), wanted, reader)]
+        return []
 
     def _numbers(self, batch: pa.RecordBatch) -> NDArray[Any]:
         return to_numpy(batch.column(self._number))

@@ -71,8 +71,13 @@ class PairFinder(Protocol):
 class Maker(Protocol):
     """Makes what finds pairs."""
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> PairFinder:
-        """For an inner join on these columns, with these columns of the master."""
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> PairFinder:
+        """For an inner join on these columns, with these columns of the master.
+
+        The memory must be enough for a stream that begins so, and so must any other be joined.
+        """
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
@@ -117,6 +122,7 @@ class Matching:
         self.finder: PairFinder | None = None
         """What finds the pairs; None before the first run."""
         self._legacy: Legacy | None = None
+        self._expected: pa.RecordBatch | None = None
         self._held_per_tuple = 0.0
         self._budget = MemoryBudget(memory)
         self._begin()
@@ -138,17 +144,25 @@ class Matching:
         if resolved.holds_tuples:
             row = self._master.widest_row if resolved.engine_columns else 0
             least = RoundMemory.least_share(widest + TUPLE_BYTES, row, resolved.holds_results)
-        share = self._affordable(resolved, first, max(share, least), least)
+        sample = resolved.engine_batch(first, pa.nulls(first.num_rows, pa.int32()))
+        share = self._affordable(resolved, sample, max(share, least), least)
         held = self._average_row(resolved) if resolved.holds_results else 0
         average = first.nbytes / first.num_rows if first.num_rows else widest
         shares = RoundMemory.divided(self._memory, share, average + TUPLE_BYTES, held)
-        return shares, self._made(resolved, shares.engine)
+        on, columns = resolved.engine_on, resolved.engine_columns
+        return shares, self._maker.make(on, columns, shares.engine, sample)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> _Batches:
         """Join a stream of record batches, yielding result batches as they come."""
         self._begin()
         stream = iter(batches)
         first = next(stream, None)
+        # Nothing waits yet, and only tuples show how wide they are.
+        while isinstance(first, pa.RecordBatch) and not first.num_rows:
+            resolved, empty = self.resolve(first.schema), first
+            first = next(self._checked(resolved, stream), None)
+            if first is None:
+                self._prepared(empty)
         if first is None:
             return
         resolved = self._prepared(first)
@@ -206,6 +220,10 @@ class Matching:
         else:
             self.finder.inherit(legacy)
 
+    def expect(self, first: pa.RecordBatch) -> None:
+        """Be content with the sizes for a stream that begins so, as `Engine.expect`."""
+        self._expected = first
+
     def close(self) -> None:
         """Give back what is kept for another run."""
         if self.finder is not None:
@@ -234,14 +252,10 @@ class Matching:
         whole = float(self._master.pages.length.sum()) / rows
         return whole * len(resolved.engine_columns) / len(self._master.schema)
 
-    def _made(self, resolved: Resolved, memory: int) -> PairFinder:
-        return self._maker.make(resolved.engine_on, resolved.engine_columns, memory)
-
     def _affordable(
-        self, resolved: Resolved, first: pa.RecordBatch, wanted: int, least: int
+        self, resolved: Resolved, sample: pa.RecordBatch, wanted: int, least: int
     ) -> int:
         """The bytes of a round: those wanted, or the least if the engine needs the others."""
-        sample = resolved.engine_batch(first, pa.nulls(first.num_rows, pa.int32()))
         on, columns = resolved.engine_on, resolved.engine_columns
         for share in (wanted, least):
             try:
@@ -252,12 +266,18 @@ class Matching:
                 return share
         if refused.least is None:
             raise refused
-        total = refused.least + least
-        raise BudgetError(
-            f"memory={self._memory:,} bytes is too little for a join {self._terms.told()}: the "
-            f"least is {total:,} bytes, {least:,} of them for a round of tuples. Give more memory.",
-            least=total,
-        ) from refused
+        raise self._too_little(refused, least) from refused
+
+    def _too_little(self, refused: BudgetError, share: int) -> BudgetError:
+        """What the engine has said of its part of the memory, said of the whole."""
+        told = f"memory={self._memory:,} bytes is too little for a join {self._terms.told()}: "
+        if refused.least is None:
+            share = 0 if self.shares is None else self.shares.round
+            told += f"{share:,} of them are for a round of tuples, and of the rest: {refused}"
+            return BudgetError(told)
+        total = refused.least + share
+        told += f"the least is {total:,} bytes, {share:,} of them for a round of tuples."
+        return BudgetError(f"{told} Give more memory.", least=total)
 
     def _prepared(self, first: pa.RecordBatch) -> Resolved:
         """The join for a stream that begins so; an engine that suits it is kept."""
@@ -271,7 +291,7 @@ class Matching:
         is_ready = self.finder is not None and resolved is self._resolved
         if is_ready and sized is not None and widest <= sized.widest:
             return resolved
-        shares, finder = self.sized(resolved, first)
+        shares, finder = self._sized_for(resolved, first)
         legacy = self.leave()
         if legacy is not None:
             finder.inherit(legacy)
@@ -280,6 +300,16 @@ class Matching:
         self._budget = MemoryBudget(shares.round)
         self._budget.grant("round output").take(shares.piece)
         return resolved
+
+    def _sized_for(
+        self, resolved: Resolved, first: pa.RecordBatch
+    ) -> tuple[RoundMemory, PairFinder]:
+        try:
+            return self.sized(resolved, first)
+        except BudgetError:
+            if self._expected is None:
+                raise
+            return self.sized(resolved, self._expected)
 
     def _checked(self, resolved: Resolved, stream: _Batches) -> _Batches:
         for batch in stream:
@@ -368,6 +398,10 @@ class Matching:
         try:
             for pairs in run:
                 yield from joining.results(pairs)
+        except BudgetError as error:
+            raise self._too_little(
+                error, 0 if self.shares is None else self.shares.round
+            ) from error
         finally:
             close = getattr(run, "close", None)
             if close is not None:
@@ -429,9 +463,10 @@ def _fitting(batch: pa.RecordBatch, room: int, memory: int) -> _Batches:
         return
     if rows == 1:
         raise BudgetError(
-            f"A stream tuple takes {size:,} bytes, but the tuples of a round may take {room:,}: "
-            f"parts are sized by the first batch. Give the join {memory * size // room * 2:,} "
-            "bytes, or let the first batch have a tuple as wide as any."
+            f"memory={memory:,} bytes is too little for a stream tuple of {size:,} bytes: the "
+            f"tuples of a round may take {room:,}, for parts are sized by the first batch. Give "
+            f"the join {memory * size // room * 2:,} bytes, or let the first batch have a tuple as "
+            "wide as any."
         )
     step = -(-rows // -(-size // room))
     if step == rows:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,8 @@ _ARITHMETIC: Final[Mapping[str, Callable[[_Values, _Values], _Values]]] = {
     "-": pc.subtract_checked,
     "*": pc.multiply_checked,
 }
-_TIMED: Final = re.compile(r"(.*\d)\s*(Z|UTC|[+-]\d\d:?\d\d)", re.IGNORECASE)
+_ZONED: Final = re.compile(r"(.*\d)\s*(?:(?:UTC|GMT|UT)?([+-]\d\d:?\d\d)|([A-Za-z]+(?:/[\w+-]+)*))")
+"""A time, and its distance from UTC or the name of its zone."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def _decimal_type(digits: int, scale: int) -> pa.DataType:
 
 
 def _time(node: Node) -> _Typed:
-    text, zoned = node.text.strip(), _TIMED.fullmatch(node.text.strip())
+    text, zoned = node.text.strip(), _ZONED.fullmatch(node.text.strip())
     try:
         if node.kind == "date":
             days = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
@@ -207,8 +209,7 @@ def _time(node: Node) -> _Typed:
             )
         if node.kind == "timestamp_ntz" and zoned is not None:
             raise OptionError(f"TIMESTAMP_NTZ {text!r} has a time zone. Leave it out.")
-        offset = "" if zoned is None else zoned[2].upper().replace("UTC", "Z")
-        when = dt.datetime.fromisoformat((text if zoned is None else zoned[1].strip()) + offset)
+        when = dt.datetime.fromisoformat(text) if zoned is None else _zoned(*zoned.groups())
     except ValueError as error:
         raise OptionError(
             f"{node.kind.upper()} {text!r} cannot be read: {error}. Give it as 2024-01-31, or as "
@@ -218,6 +219,25 @@ def _time(node: Node) -> _Typed:
     micros = (when - epoch) // dt.timedelta(microseconds=1)
     kind = pa.timestamp("us", None if zoned is None else "UTC")
     return _constant(to_arrow(np.array([micros], np.int64)).view(kind)[0], kind)
+
+
+def _zoned(text: str, offset: str | None, name: str | None) -> dt.datetime:
+    """A time in a zone; where clocks are put back, the earlier one, as Spark has it.
+
+    >>> _zoned("2024-07-01 12:00:00", None, "Europe/Zurich").astimezone(dt.UTC).hour
+    10
+    """
+    when = dt.datetime.fromisoformat(text.strip() + (offset or ""))
+    if name is None:
+        return when
+    if name.upper() in ("Z", "UTC", "GMT", "UT"):
+        return when.replace(tzinfo=dt.UTC)
+    try:
+        zone = ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError(f"there is no time zone {name!r} here") from error
+    # A difference to a time in UTC counts in UTC.
+    return when.replace(tzinfo=zone)
 
 
 def _cast(part: _Typed, kind: pa.DataType) -> _Run:

@@ -270,6 +270,6 @@ def put_back_excess(
             raise BudgetError(
                 f"A stream tuple takes {size:,} bytes, more than the {table.store.heap_limit:,} "
                 "bytes that the stream table has for all columns of varying size. "
-                f"Give the join at least {4 * size:,} bytes more memory."
+                f"Give the join at least {8 * size:,} bytes more memory."
             )
     return count

@@ -22,7 +22,7 @@ from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
-from semistream.cost.auto import IN_MEMORY, in_memory
+from semistream.cost.auto import ADAPTIVE, IN_MEMORY, in_memory
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.durations import parse_duration
 from semistream.errors import OptionError
@@ -367,7 +367,14 @@ def _checked_shape(
     on, columns = arguments["on"], arguments["columns"]
     memory = parse_memory(arguments["memory"])
     engine = MatchingEngine(
-        master, terms, made, algorithm=algorithm, on=on, memory=memory, columns=columns
+        master,
+        terms,
+        made,
+        algorithm=algorithm,
+        on=on,
+        memory=memory,
+        columns=columns,
+        chosen_from=(ADAPTIVE,),
     )
     return engine.shape(stream_schema(df))
 

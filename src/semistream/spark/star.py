@@ -20,9 +20,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from semistream.algorithms import Engine
 from semistream.arrow_arrays import no_rows
 from semistream.budget import parse_memory
-from semistream.errors import ColumnClashError
+from semistream.errors import ColumnClashError, OptionError
+from semistream.matching.join import Matching
 from semistream.matching.terms import Terms
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
@@ -47,6 +49,7 @@ def join_star(
     lookups: Sequence[Lookup],
     *,
     memory: int | str,
+    preserve_order: bool = False,
     freshness: str = "pinned",
     metrics: Location | None = None,
     learned: Location | None = None,
@@ -54,7 +57,8 @@ def join_star(
     """Join a batch or streaming DataFrame with several master tables, in one operator.
 
     Its columns are the stream's, then those of each look-up, in the order they are given in. Rows
-    come in no particular order. The result is that of a chain of `join`s, one for each look-up.
+    come in no particular order, unless it is to be preserved. The result is that of a chain of
+    `join`s, one for each look-up.
 
     Args:
         df: the stream, of a classic or a Connect session.
@@ -63,6 +67,7 @@ def join_star(
         memory: the budget of each task that runs at a time, for all look-ups together, as bytes or
             "128MB". The cost model divides it, so that no byte would save more time elsewhere;
             `star_engine(lookups, memory=…).planned(schema).explain()` says how.
+        preserve_order: whether results come in the order of the stream, within a partition.
         freshness: "pinned" for the versions that the masters have open; "latest" for the newest
             when a task starts, as in `join`.
         metrics: a folder that every executor can write to. Each task that finishes leaves its
@@ -73,7 +78,9 @@ def join_star(
     task, schema = star_task(
         df, lookups, memory=memory, freshness=freshness, metrics=metrics, learned=learned
     )
-    return df.mapInArrow(star_operator(task), schema)
+    if type(preserve_order) is not bool:
+        raise OptionError(f"preserve_order={preserve_order!r} must be True or False.")
+    return df.mapInArrow(star_operator(replace(task, ordered=preserve_order)), schema)
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,8 @@ class StarTask:
     """Bytes for the tuples of a round."""
     memory: int
     """Bytes for everything in one task."""
+    ordered: bool = False
+    """Whether results come in the order of the stream."""
     metrics: str | None = None
     """A folder where each task that finishes leaves a JSON file; None for none."""
 
@@ -188,7 +197,8 @@ class _OpenStar:
             engine_key = _engine_key(lookup.join, one, version)
             self.keys.append(engine_key)
             self.joinings.append(_begun(lookup.join, engine_key, old, place))
-        self.rounds = Rounds(shape, self.joinings, key.task.held, key.task.memory)
+        task = key.task
+        self.rounds = Rounds(shape, self.joinings, task.held, task.memory, ordered=task.ordered)
 
     def close(self) -> None:
         for joining in self.joinings:
@@ -206,6 +216,9 @@ def _begun(join: JoinTask, key: EngineKey, old: _OpenStar | None, place: int) ->
         return old.joinings[place]
     legacy = None if old is None else old.joinings[place].leave()
     joining = join.begun(key)
+    if isinstance(joining, Engine | Matching):
+        # The memory was divided when nothing but the schema was known.
+        joining.expect(no_rows(pa.ipc.read_schema(pa.py_buffer(key.schema))))
     if legacy is not None:
         joining.inherit(legacy)
     return joining
@@ -289,7 +302,7 @@ def star_task(
         fields += added
     _check_cases(df, fields)
     folder = None if metrics is None else os.path.abspath(metrics)
-    return StarTask(tuple(tasks), plan.held, size, folder), StructType(fields)
+    return StarTask(tuple(tasks), plan.held, size, metrics=folder), StructType(fields)
 
 
 def _lookup_task(

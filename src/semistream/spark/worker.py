@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from semistream.algorithms import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
+from semistream.cost.auto import ADAPTIVE
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.errors import BudgetError, MasterChangedError
 from semistream.matching.engine import EngineMaker
@@ -338,9 +339,14 @@ class _Finders(NamedTuple):
     key: EngineKey
     master: MasterTable
 
-    def make(self, on: dict[str, str], columns: list[str], memory: int) -> PairFinder:
+    def make(
+        self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
+    ) -> PairFinder:
         """An engine for an inner join, or a join with the shards."""
-        return self.key.opened(self.key.task.finding(on, columns, memory), self.master)
+        made = self.key.opened(self.key.task.finding(on, columns, memory), self.master)
+        if isinstance(made, Engine):
+            made.expect(first)
+        return made
 
     def check(
         self, on: dict[str, str], columns: list[str], memory: int, first: pa.RecordBatch
@@ -348,7 +354,7 @@ class _Finders(NamedTuple):
         """Raise `BudgetError` if that is too little memory; shards were checked by the driver."""
         task = self.key.task
         if task.shards == 1:
-            EngineMaker(task.algorithm, self._engine).check(on, columns, memory, first)
+            EngineMaker(task.algorithm, self._engine, (ADAPTIVE,)).check(on, columns, memory, first)
 
     def _engine(
         self, algorithm: str, on: dict[str, str], columns: list[str], memory: int

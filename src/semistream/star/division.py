@@ -75,7 +75,8 @@ def divided(shape: StarShape, first: pa.RecordBatch, memory: int) -> StarPlan:
         raise BudgetError(
             f"memory={memory:,} bytes is too little for {len(curves)} look-ups: the least is "
             f"{least + fewest:,} bytes ({parts}, and {fewest:,} for a round of tuples). Give more "
-            "memory."
+            "memory.",
+            least=least + fewest,
         )
     most = math.ceil(_USUAL_TUPLES * width)
     sizes = sorted({min(most, fewest + int(spare * part)) for part in _ROUND_SHARES})
@@ -141,10 +142,13 @@ class _Curve:
         options = dict(lookup.options)
         self._sizer = Sizer(lookup.master, lookup.io, options.pop("use_filter", None))
         self._options: dict[str, Any] = options
+        self._factors = known_factors(lookup.io).factors
+        self._kept_seconds = (
+            self._factors.front_probe + self._factors.output + self._factors.stream_read
+        )
+        """What a tuple takes if all of the master is in memory."""
         self._algorithm = lookup.algorithm
-        keys = [first.column(name) for name in shape.given]
-        numbers = pa.nulls(first.num_rows, pa.int32())
-        self._sample = pa.RecordBatch.from_arrays([numbers, *keys], schema=shape.schema)
+        self._sample = shape.sample(first)
         self._nothing = no_rows(shape.schema)
         self._skew = self._found_skew()
         with named(lookup):
@@ -171,7 +175,7 @@ class _Curve:
     def seconds(self, memory: int) -> float:
         """What a tuple takes with so much memory; a straight line between points."""
         if self.keeps_all(memory):
-            return self._kept_seconds()
+            return self._kept_seconds
         at, points = math.log(memory), self._points
         for (low, slow), (high, fast) in pairwise(points):
             if at <= high:
@@ -203,7 +207,7 @@ class _Curve:
         rate = plan.expected.rate if plan.expected else self._steady(ADAPTIVE, memory).rate
         if not plan.in_place_rows:
             return 1 / rate
-        probe = known_factors(self._sizer.io).factors.in_place_probe
+        probe = self._factors.in_place_probe
         return (1 / rate + probe + _CHUNK_SECONDS / plan.stream_chunk_rows) / 2
 
     def _steady(self, algorithm: str, memory: int) -> Prediction:
@@ -213,16 +217,11 @@ class _Curve:
             self._shape.shape,
             self._nothing,
             self._skew,
-            known_factors(self._sizer.io).factors,
+            self._factors,
             self._sizer.io,
             self._sizer.use_filter,
         )
         return model.planned(algorithm, memory, self._options)
-
-    def _kept_seconds(self) -> float:
-        """What a tuple takes if all of the master is in memory."""
-        factors = known_factors(self._sizer.io).factors
-        return factors.front_probe + factors.output + factors.stream_read
 
     def _found_skew(self) -> Skew:
         if self._sample.num_rows < _LEAST_SAMPLE or not self._master.row_count:

@@ -31,13 +31,13 @@ __all__ = ["StarEngine", "star_engine"]
 class _Built:
     """The engines of a star, for streams of one schema."""
 
-    def __init__(self, shape: StarShape, plan: StarPlan, clock: Clock) -> None:
+    def __init__(self, shape: StarShape, plan: StarPlan, clock: Clock, ordered: bool) -> None:
         self.shape, self.plan = shape, plan
         self.engines = [
             _engine(one, share.memory, clock)
             for one, share in zip(shape.lookups, plan.shares, strict=True)
         ]
-        self.rounds = Rounds(shape, self.engines, plan.held, plan.memory, clock)
+        self.rounds = Rounds(shape, self.engines, plan.held, plan.memory, clock, ordered)
 
     def close(self) -> None:
         for engine in self.engines:
@@ -50,8 +50,13 @@ class StarEngine:
     It is a context manager: at the end of a `with` block files are closed and memory is given back.
     """
 
-    def __init__(self, lookups: Sequence[Lookup], memory: int, clock: Clock) -> None:
+    def __init__(
+        self, lookups: Sequence[Lookup], memory: int, clock: Clock, preserve_order: bool = False
+    ) -> None:
         """Nothing is opened or allocated until `run`."""
+        if type(preserve_order) is not bool:
+            raise OptionError(f"preserve_order={preserve_order!r} must be True or False.")
+        self._ordered = preserve_order
         self._lookups = check_lookups(lookups)
         self._memory = memory
         self._clock = clock
@@ -95,7 +100,8 @@ class StarEngine:
         Columns are the stream's, then those of each look-up in the order they were given in. The
         iterator may be endless. An empty batch says that nothing more has arrived for now: then
         all results so far are handed out before it is asked again. Rows come in no particular
-        order. A second run counts anew, but keeps what engines have learned; `close` lets go of it.
+        order, unless it is to be preserved. A second run counts anew, but keeps what engines have
+        learned; `close` lets go of it.
         """
         if self._is_running:
             raise OptionError(
@@ -148,13 +154,20 @@ class StarEngine:
         if self._built is None or not first.schema.equals(self._built.shape.stream):
             self.close()
             shape = StarShape(first.schema, self._lookups)
-            plan = divided(shape, shape.plain(first), self._memory)
-            self._built = _Built(shape, plan, self._clock)
+            plain = shape.plain(first)
+            plan = divided(shape, plain, self._memory)
+            self._built = _Built(shape, plan, self._clock, self._ordered)
+            for one, engine in zip(shape.lookups, self._built.engines, strict=True):
+                engine.expect(one.sample(plain))
         return self._built
 
 
 def star_engine(
-    lookups: Sequence[Lookup], *, memory: int | str, clock: Clock = time.perf_counter
+    lookups: Sequence[Lookup],
+    *,
+    memory: int | str,
+    preserve_order: bool = False,
+    clock: Clock = time.perf_counter,
 ) -> StarEngine:
     """Several look-ups as one operator, without Spark.
 
@@ -162,9 +175,11 @@ def star_engine(
         lookups: the masters and how to look up in each. Their columns come in this order.
         memory: the budget for all of them together, as bytes or "128MB". The cost model divides
             it when the first batch shows the stream; `StarEngine.plan` says how.
+        preserve_order: whether results come in the order of the stream; rows of one tuple come in
+            any order.
         clock: seconds, from any origin; by default real time.
     """
-    return StarEngine(lookups, parse_memory(memory), clock)
+    return StarEngine(lookups, parse_memory(memory), clock, preserve_order)
 
 
 def _engine(one: LookupShape, memory: int, clock: Clock) -> Engine:

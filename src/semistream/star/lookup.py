@@ -43,7 +43,8 @@ class Lookup:
             on: the stream's key columns: a name, a list, or a dict from stream column to master
                 key column.
             how: "inner" to drop stream tuples without a master row, "left" to keep them, with
-                nulls.
+                nulls. "semi" to keep those that have a master row and "anti" those that have
+                none: such a look-up adds no columns.
             algorithm: one of `ALGORITHMS`, or "auto".
             columns: the master's columns to add, by default all but its key.
             where: a condition beside equal keys, as in `engine`, on columns of the stream and of
@@ -65,6 +66,13 @@ class Lookup:
         self.how = how
         self.algorithm = algorithm
         self.columns = columns
+        if how in ("semi", "anti"):
+            if columns:
+                raise OptionError(
+                    f"columns={list(columns)!r} are the master's, and how={how!r} adds none. Leave "
+                    "columns out."
+                )
+            self.columns = []
         self.io = io
         self.prefix = prefix
         self.options: Mapping[str, Any] = options
@@ -81,14 +89,13 @@ class Lookup:
 
     def check(self) -> None:
         """Refuse terms that no join has."""
-        if self.how in ("semi", "anti") or "preserve_order" in self.options:
-            asked = f"how={self.how!r}" if self.how in ("semi", "anti") else "preserve_order"
+        if "preserve_order" in self.options:
             raise OptionError(
-                f'{asked} is not for a look-up of a star, whose how is "inner" or "left", in any '
-                "order. Join this master by itself with ss.join."
+                "preserve_order is not for one look-up but for the star. Give it to ss.join_star "
+                "or ss.star_engine."
             )
         sizes = {name: value for name, value in self.options.items() if name != "use_filter"}
-        check_join(self.how, self.io)
+        check_join("inner" if self.filters else self.how, self.io)
         check_options(self.algorithm, sizes)
         resolve_on(self.on, self.master.key)
 
@@ -110,10 +117,15 @@ class Lookup:
         """Whether tuples without a master row stay."""
         return self.how == "left"
 
+    @property
+    def filters(self) -> bool:
+        """Whether it only says which tuples stay."""
+        return self.how in ("semi", "anti")
+
     def terms(self) -> dict[str, Any]:
         """The arguments of a join that finds its rows; the star itself keeps the others."""
         return {
-            "how": "inner" if self.keeps else self.how,
+            "how": "inner" if self.keeps or self.filters else self.how,
             "algorithm": self.algorithm,
             "columns": self.columns,
             "io": self.io,

@@ -7,7 +7,8 @@ others have fewer to look for. What they find is held until the end of the round
                   │ more rows than it may hold
                   └─► those go through the rest first, then it goes on
 
-So a key with many master rows takes no more memory than others.
+So a key with many master rows takes no more memory than others. If results are to come in stream
+order, such a look-up is made again for fewer rows at a time instead.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class StarMetrics:
     """A frozen snapshot of a run of several look-ups.
 
     `arrived` = `joined` + `unmatched` at the end of a run. A tuple is joined if every look-up has
-    found a master row for it, else unmatched.
+    found a master row for it, or none if that is what it asks for ("anti"), else unmatched.
     """
 
     arrived: int
@@ -108,11 +109,14 @@ class Rounds:
         held: int,
         memory: int,
         clock: Clock = time.perf_counter,
+        ordered: bool = False,
     ) -> None:
         """Each look-up of the shape has its joining: an inner join of row numbers and keys.
 
-        A round holds at most `held` bytes of all the `memory`.
+        A round holds at most `held` bytes of all the `memory`. `ordered`: results come in the order
+        of the stream.
         """
+        self._ordered = ordered
         self._shape = shape
         self._joinings = joinings
         self._held = held
@@ -206,28 +210,55 @@ class Rounds:
             return
         number = self._order[at]
         one, joining = self._shape.lookups[number], self._joinings[number]
+        if one.lookup.filters:
+            yield from self._looked_up(at + 1, rows.filtered(self._stays(number, rows)))
+            return
         absent = np.ones(len(rows), np.bool_) if one.lookup.keeps else None
         limit = min(_LARGEST_HELD, self._tuples * (_SLACK * one.row_bytes + BYTES_PER_ROW))
+        # Rows of one tuple may come in any order.
+        in_order = self._ordered and len(rows) > 1
         held: list[pa.RecordBatch] = []
-        size = 0
+        size = 0.0
         for batch in _run(one, joining, rows):
             if absent is not None:
                 absent[to_numpy(batch.column(0))] = False
             added = batch.num_rows * BYTES_PER_ROW
             added += sum(column.nbytes for column in batch.columns[len(one.schema) :])
             # The batch counts as the engine's own until the engine goes on.
-            if held and size + added > limit:
+            if held and size + added > limit and not in_order:
                 yield from self._looked_up(at + 1, _found(one, rows, held, None))
                 held, size = [], 0
-            held.append(batch)
             size += added
+            if in_order and size > limit:
+                # They are too many. The engine goes on, so that it is not interrupted.
+                held = []
+                continue
+            held.append(batch)
             if size > limit:
                 yield from self._looked_up(at + 1, _found(one, rows, held, None))
                 held, size = [], 0
-        run, before = joining.metrics(), self._runs[number]
-        self._runs[number] = run if before is None else Metrics.merge([before, run])
+        if size > limit:
+            step = max(1, int(len(rows) * limit / (2 * size)))
+            for start in range(0, len(rows), step):
+                yield from self._looked_up(at, rows.part(start, start + step))
+            return
+        self._note_run(number)
         if held or absent is not None:
             yield from self._looked_up(at + 1, _found(one, rows, held, absent))
+
+    def _stays(self, number: int, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows stay after a look-up that adds no columns."""
+        one, joining = self._shape.lookups[number], self._joinings[number]
+        has_row = np.zeros(len(rows), np.bool_)
+        for batch in _run(one, joining, rows):
+            has_row[to_numpy(batch.column(0))] = True
+        self._note_run(number)
+        return has_row if one.lookup.how == "semi" else ~has_row
+
+    def _note_run(self, number: int) -> None:
+        """Add up what a look-up has counted."""
+        run, before = self._joinings[number].metrics(), self._runs[number]
+        self._runs[number] = run if before is None else Metrics.merge([before, run])
 
 
 def _run(one: LookupShape, joining: Joining, rows: Rows) -> Iterator[pa.RecordBatch]:

@@ -179,6 +179,15 @@ class Rows:
             lacking = (places == ABSENT) | (False if lacking is None else lacking)
         return replace(rows, found=(*rows.found, Found(chunks, places)), lacking=lacking)
 
+    def filtered(self, stays: NDArray[np.bool_]) -> Rows:
+        """The rows after a look-up that adds nothing but says which of them stay."""
+        rows = self if stays.all() else self._chosen(np.flatnonzero(stays).astype(np.int32))
+        return replace(rows, found=(*rows.found, Found(Chunks([], 0, []))))
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Some of the rows, which follow one another."""
+        return self._chosen(np.arange(start, min(stop, len(self)), dtype=np.int32))
+
     def _chosen(self, rows: Numbers) -> Rows:
         return replace(
             self,

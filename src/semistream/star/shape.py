@@ -61,6 +61,12 @@ class LookupShape:
         ]
         self.row_bytes = _row_bytes(master, self.shape.payload)
 
+    def sample(self, first: pa.RecordBatch) -> pa.RecordBatch:
+        """What the look-up gets of a stream that begins so."""
+        numbers = pa.nulls(first.num_rows, pa.int32())
+        keys = [first.column(name) for name in self.given]
+        return pa.RecordBatch.from_arrays([numbers, *keys], schema=self.schema)
+
 
 class StarShape:
     """Stream schema × look-ups → what each gets, and the schema of the result."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from semistream.algorithms.engine import Engine, fixed_engine
 from semistream.algorithms.registry import AUTO
+from semistream.cost.auto import ADAPTIVE
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.matching.engine import MatchingEngine
 from semistream.metrics import Clock
@@ -36,4 +37,5 @@ def term_engine(one: LookupShape, memory: int, clock: Clock = time.perf_counter)
         memory=memory,
         columns=lookup.columns,
         clock=clock,
+        chosen_from=(ADAPTIVE,),
     )

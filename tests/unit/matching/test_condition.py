@@ -77,6 +77,9 @@ REFUSED = {
     "at > timestamp '2024-01-01'": "no time zone",
     "plain > timestamp_ntz '2024-01-01Z'": "has a time zone",
     "day = date 'soon'": "cannot be read",
+    "at > timestamp '2024-01-01 12:00 Mars/Olympus'": "no time zone 'Mars/Olympus'",
+    "at > timestamp '2024-01-01 12:00 ../etc/passwd'": "cannot be read|no time zone",
+    "plain > timestamp_ntz '2024-01-01 Europe/Zurich'": "has a time zone",
     "n + 1": "not true or false",
     "name": "not true or false",
     "n and true": "'and' of int32",
@@ -107,6 +110,7 @@ def pairs(**values: Any) -> pa.RecordBatch:
 
 
 NOON = dt.datetime(2024, 1, 1, 12)
+NOON_UTC = NOON.replace(tzinfo=dt.UTC)
 CASES: list[tuple[str, dict[str, Any], bool]] = [
     ("stream.both < master.both", {"both": 1, "m_both": 2}, True),
     ("stream.both < master.both", {"both": 2, "m_both": 1}, False),
@@ -120,7 +124,11 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
     ("n * 1.5 = 4.5", {"n": 3}, True),
     ("x = 0.1", {"x": 0.1}, True),
     ("plain < timestamp_ntz '2024-01-01 12:00:00.000001'", {"plain": NOON}, True),
-    ("at = timestamp '2024-01-01 13:00:00+01:00'", {"at": NOON.replace(tzinfo=dt.UTC)}, True),
+    ("at = timestamp '2024-01-01 13:00:00+01:00'", {"at": NOON_UTC}, True),
+    ("at = timestamp '2024-01-01 13:00:00 Europe/Zurich'", {"at": NOON_UTC}, True),
+    ("at = timestamp '2024-01-01T07:00:00America/New_York'", {"at": NOON_UTC}, True),
+    ("at = timestamp '2024-01-01 15:00 UTC+03:00'", {"at": NOON_UTC}, True),
+    ("at = timestamp '2024-01-01 12:00:00 utc'", {"at": NOON_UTC}, True),
     ("n > -1 and n > -1.5", {"n": 0}, True),
     ("x = -0.1", {"x": -0.1}, True),
     ("1 = 1", {"n": 1}, True),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.cost.factors import known_factors
 from semistream.errors import (
     BudgetError,
     ColumnClashError,
@@ -21,6 +23,7 @@ from semistream.errors import (
     StreamSchemaError,
     UnknownAlgorithmError,
 )
+from semistream.star import division
 from semistream.testing import assert_same_rows, rows_of
 
 SALES = pa.record_batch({"origin": [1, 2, 9], "target": [2, 1, 1], "n": [10, 11, 12]})
@@ -243,3 +246,20 @@ def test_an_empty_stream_and_an_empty_master(tmp_path: Path, cities: ss.MasterTa
     assert star.plan is None
     assert star.metrics().arrived == 0
     assert rows_of(star.run([SALES])) == [(1, 2, 10, "Bern", None), (2, 1, 11, "Rome", None)]
+
+
+def test_a_division_reads_the_cost_factors_once_for_each_look_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": range(500), "text": ["t" * 40] * 500})
+    master = ss.MasterTable.from_arrow(rows, tmp_path / "m.master", key="id")
+    asked: list[str] = []
+
+    def counted(io: str) -> Any:
+        asked.append(io)
+        return known_factors(io)
+
+    monkeypatch.setattr(division, "known_factors", counted)
+    given = [ss.Lookup(master, on={name: "id"}, name=name, prefix=name) for name in "ab"]
+    ss.star_engine(given, memory="8MB").planned(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    assert len(asked) == 2

@@ -137,3 +137,36 @@ def test_what_cannot_be_asked_for(tmp_path: Path, terms: dict[str, Any], words: 
 
     with pytest.raises(OptionError, match=words):
         planned()
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_a_look_up_that_filters_adds_nothing(tmp_path: Path, how: str) -> None:
+    sold = sales(300)
+    discounts, prices = lookups(tmp_path, "inner")
+    terms: dict[str, Any] = {"on": {"item": "product"}, "how": how, "where": "quantity >= minimum"}
+    given = [ss.Lookup(discounts.master, **terms), prices]
+    kept = ss.engine(discounts.master, memory="2MB", **terms).run(sold)
+    rule: dict[str, Any] = {"on": {"item": "product"}, "valid": ("sold_at", "since", "until")}
+    chain = ss.engine(prices.master, memory="2MB", columns=["price"], **rule).run(kept)
+    wanted = rows_of(list(chain))
+    with ss.star_engine(given, memory="4MB", preserve_order=True) as star:
+        found = rows_of(list(star.run(sold)))
+        metrics = star.metrics()
+    assert_same_rows(found, wanted)
+    assert [row[0] for row in found] == sorted(row[0] for row in found)
+    assert metrics.joined == len(found)
+    with pytest.raises(OptionError, match="adds none"):
+        ss.Lookup(discounts.master, columns=["discount"], **terms)
+
+
+def test_stream_order_with_more_rows_than_a_round_holds(tmp_path: Path) -> None:
+    many = pa.table(
+        {"product": np.repeat([1, 2], 3000), "row": range(6000), "text": ["t" * 30] * 6000}
+    )
+    master = ss.MasterTable.from_arrow(many, tmp_path / "many.master", key="product")
+    sold = pa.table({"n": range(60), "item": [1, 2, 3] * 20})
+    given = [ss.Lookup(master, on={"item": "product"}, how="left")]
+    with ss.star_engine(given, memory="1MB", preserve_order=True) as star:
+        numbers = [row[0] for row in rows_of(list(star.run(sold)))]
+        assert star.memory()["peak"] <= star.memory()["budget"]
+    assert numbers == [n for n in range(60) for _ in range(1 if n % 3 == 2 else 3000)]

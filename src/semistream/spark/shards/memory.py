@@ -165,5 +165,6 @@ def _demand(fits: _Fits, memory: int, what: str, remedy: str) -> None:
         low, high = (low, middle) if _passes(fits, middle) else (middle, high)
     raise BudgetError(
         f"memory={memory:,} bytes is too little for {what}: the least is {high:,} bytes. Give "
-        f"more memory{remedy}."
+        f"more memory{remedy}.",
+        least=high,
     )

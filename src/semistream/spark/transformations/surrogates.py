@@ -93,8 +93,14 @@ def surrogate_keys(
             io=io,
         )
     except BudgetError as error:
-        error.add_note(f"The look-up has 1/{_LOOK_UP_SHARE} of memory={memory!r}.")
-        raise
+        if error.least is None:
+            raise
+        least = error.least * _LOOK_UP_SHARE
+        raise BudgetError(
+            f"memory={size:,} bytes is too little to assign keys: the least is {least:,} bytes. "
+            "Give more memory.",
+            least=least,
+        ) from error
     stream = {master: column for column, master in look_up.on}
     task = KeyTask(look_up, tuple(stream[name] for name in keys.key), room, keep)
     return df.mapInArrow(_operator(task), schema)
