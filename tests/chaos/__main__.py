@@ -89,12 +89,16 @@ class Run:
         cases: int | None,
         per_child: int | None,
     ) -> None:
-        """Take turns until the time is over, or each attack has had so many cases."""
+        """Take turns until the time is over, or each attack has had so many cases.
+
+        The first turns are short, so that every attack has one in a run of a few minutes.
+        """
         at = dict.fromkeys(attacks, first)
+        part = 8
         most = None if cases is None else first + cases
         while at:
             for attack in list(at):
-                stop = at[attack] + (per_child or attack.per_child)
+                stop = at[attack] + (per_child or -(-attack.per_child // part))
                 stop = stop if most is None else min(stop, most)
                 self.cases(attack, at[attack], stop)
                 at[attack] = stop
@@ -102,6 +106,7 @@ class Run:
                     del at[attack]
                 if time.monotonic() > end:
                     return
+            part = max(1, part // 2)
 
 
 def main() -> int:

@@ -393,13 +393,13 @@ def test_demo_enriches_every_sale_and_compares(
     run: Callable[..., Result], spark: SparkSession, tmp_path: Path
 ) -> None:
     folder = tmp_path / "kept"
-    result = run("demo", "--seconds", 3, "--products", 5000, "--rate", 5000, "--keep", folder)
+    result = run("demo", "--seconds", 2, "--products", 2000, "--rate", 2000, "--keep", folder)
     assert result.exit_code == 0, result.output
     options: dict[str, int | str] = {
-        "keys": 5000,
-        "rows": 15_000,
+        "keys": 2000,
+        "rows": 4_000,
         "seed": 1,
-        "rate": 5000,
+        "rate": 2000,
         "bursty": "true",
     }
     sales = spark.read.format("semistream").options(**options).load().toArrow()
@@ -407,9 +407,9 @@ def test_demo_enriches_every_sale_and_compares(
     columns = [*sales.column_names, "name", "brand"]
     expected = oracle_join(sales, products, on="product_id", how="left", columns=columns[3:])
     assert rows_in(folder / "warehouse", *columns) == sorted(expected.rows)
-    assert "R: 5,000 products" in result.stdout
+    assert "R: 2,000 products" in result.stdout
     told = " ".join(result.stdout.split())
-    assert re.search(r"15,000 tuples up to batch \d+, 15,000 joined\.", told)
+    assert re.search(r"4,000 tuples up to batch \d+, 4,000 joined\.", told)
     assert result.stderr.splitlines()[1].split()[:2] == ["batch", "tuples"]
     for way in ("semistream ", "Spark stream-static "):
         assert sum(line.strip().startswith(way) for line in result.stdout.splitlines()) >= 1

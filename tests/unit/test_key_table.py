@@ -234,7 +234,7 @@ def test_many_small_commits_leave_few_files(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [0, 8])
+@pytest.mark.parametrize("kills", [0, 3])
 def test_processes_at_the_same_time(tmp_path: Path, seed: int, kills: int) -> None:
     path = made(tmp_path)
     random = np.random.default_rng(seed)
@@ -242,7 +242,7 @@ def test_processes_at_the_same_time(tmp_path: Path, seed: int, kills: int) -> No
     def start(number: int) -> subprocess.Popen[bytes]:
         script = str(Path(__file__).with_name("key_writer.py"))
         notes = str(tmp_path / f"notes-{number}")
-        rounds = "1000000" if kills else "40"
+        rounds = "1000000" if kills else "20"
         command = [sys.executable, script, path, notes, str(seed % 1000 + number), rounds]
         return subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
 
@@ -260,7 +260,7 @@ def test_processes_at_the_same_time(tmp_path: Path, seed: int, kills: int) -> No
         if kills:
             process.kill()
         assert process.wait(timeout=120) == (-signal.SIGKILL if kills else 0)
-    _check_answers(tmp_path, stored(path), at_least=1000)
+    _check_answers(tmp_path, stored(path), at_least=300)
     mark = surrogates_of(MasterTable.open(path).stored_schema)
     assert mark is not None
     assert mark.next > max(stored(path).values())

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from semistream.crash_points import reached
 from semistream.errors import CheckpointError
-from semistream.relation.storage import Location, Storage, storage_at
+from semistream.relation.storage import Location, Storage, checksum_bytes, storage_at
 
 __all__ = ["BatchLog", "BatchRecord", "Counts", "Outcome", "pinned_versions"]
 
@@ -224,7 +224,9 @@ class BatchLog:
 
     def _publish(self, name: str, content: Mapping[str, Any]) -> None:
         writer = uuid4().hex
-        data = json.dumps({"format": _FORMAT, "writer": writer, **content}).encode()
+        # The checksum is in a field that earlier releases know and pass over: they read this too.
+        signed = {"format": _FORMAT, "writer": f"{writer}.{_checksum(content)}", **content}
+        data = json.dumps(signed).encode()
         try:
             self._storage.publish(name, data, writer)
         except FileExistsError as error:
@@ -300,8 +302,17 @@ def _read(storage: Storage, name: str) -> dict[str, Any]:
             f"{storage.shown(name)} has format {version}, but this semistream knows {_FORMAT}. "
             "Go on with the semistream that wrote it, or begin with a new checkpoint."
         )
-    found.pop("writer", None)
+    # Files of earlier releases have no checksum.
+    _, _, told = str(found.pop("writer", "")).partition(".")
+    with _whole(storage, name):
+        if told and told != _checksum(found):
+            raise ValueError("its checksum does not fit")
     return found
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Of the fields of a record or an outcome, in whichever order they are."""
+    return checksum_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def _fields(logged: BatchRecord | Outcome) -> dict[str, Any]:

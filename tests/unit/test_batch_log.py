@@ -1,0 +1,44 @@
+"""A file of the batch log that is damaged is not believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from semistream.errors import CheckpointError
+from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> BatchLog:
+    made = BatchLog(tmp_path)
+    made.begin(BatchRecord(0, 1, 2.0, 3, ("entry",)))
+    counts = Counts(source=3, joined=3, outputs=3)
+    made.finish(Outcome(0, 1, 2.0, 3, counts, counts, 0.5, None, 0, 0, {"rate": 1 / 3}))
+    return made
+
+
+@pytest.mark.parametrize("name", ["00000000.json", "00000000.done.json"])
+def test_another_number_in_a_file_is_found(log: BatchLog, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "batches" / name
+    whole = path.read_text()
+    for at, letter in enumerate(whole):
+        # What the writer called itself means nothing to a reader.
+        if letter.isdigit() and at > whole.index('"number"'):
+            path.write_text(f"{whole[:at]}1{whole[at:]}")
+            with pytest.raises(CheckpointError, match=name):
+                BatchLog(tmp_path)
+    path.write_text(whole)
+    assert BatchLog(tmp_path).last_outcome == log.last_outcome
+
+
+def test_files_of_earlier_releases_have_no_checksum(log: BatchLog, tmp_path: Path) -> None:
+    for path in (tmp_path / "batches").iterdir():
+        content = json.loads(path.read_text())
+        content["writer"], dot, _ = content["writer"].partition(".")
+        assert dot
+        path.write_text(json.dumps(content))
+    again = BatchLog(tmp_path)
+    assert (again.last_record, again.last_outcome) == (log.last_record, log.last_outcome)
