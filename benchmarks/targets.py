@@ -22,6 +22,9 @@ take turns for some rounds; medians are compared. Before that, rows and checksum
 compared once. `--rows` is R's size where the table says 5 million; the other sizes follow in
 proportion.
 
+With rows 4 and 5 together it also says, for each peer, what a join that takes no time would come
+to: the identity of row 4 over the peer. No target above that can be met.
+
 Row 5 needs the extra "bench": pip install 'semistream[bench]'. Other scripts have more targets:
 pipeline.py (pipelines against hand-written queries), warm.py (hit ratios of neighbouring batches),
 steps.py (HYBRIDJOIN and MESHJOIN with the papers' sizes), worker_memory.py, cold_start.py and

@@ -97,3 +97,11 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestArrivalQueue = QueueMachine.TestCase
 TestArrivalQueue.settings = settings(max_examples=120, stateful_step_count=40)
+
+
+def test_slots_are_given_out_in_order_again_when_nothing_waits() -> None:
+    """So that what is kept by slot lies together in memory, however the last tuples left."""
+    queue = ArrivalQueue(6, MemoryBudget(1 << 10).grant("arrival queue"))
+    slots = queue.append(6)
+    queue.remove(slots[[4, 0, 5, 2, 3, 1]])
+    assert queue.append(6).tolist() == [0, 1, 2, 3, 4, 5]

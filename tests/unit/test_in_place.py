@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream import keys as key_codes
 from semistream.errors import CorruptPageError
 from semistream.kernels.mapped_index import RESIDENT
 from semistream.relation import MappedPages
@@ -349,3 +350,20 @@ def test_small_pages_and_a_single_page(tmp_path: Path, rows: int, kind: pa.DataT
         expected = oracle_join(stream, table, on="id", how="left").rows
         assert_same_rows(checked_run(engine, [stream]), expected)
         assert engine.metrics().in_place_probes == rows + 5
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_row_with_the_code_of_another_key_is_none(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tuple finds one row in place, but only some of them have its key."""
+    monkeypatch.setattr(key_codes, "_HASH_MASK", 0)
+    table = pa.table({"id": ["here"], "value": [7]})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "m", key="id")
+    stream = pa.record_batch({"id": ["here", "elsewhere", "here", "nowhere"], "n": [0, 1, 2, 3]})
+    engine = ss.engine(master, on="id", memory=1 << 20, algorithm="hybridjoin", how=how)
+    joined = pa.Table.from_batches(list(engine.run([stream])))
+    expected = {0: 7, 2: 7} if how == "inner" else {0: 7, 1: None, 2: 7, 3: None}
+    assert dict(zip(*joined.select(["n", "value"]).to_pydict().values(), strict=True)) == expected
+    metrics = engine.metrics()
+    assert (metrics.in_place_probes, metrics.joined, metrics.unmatched) == (4, 2, 2)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import load_2, load_4, load_8
 from semistream.kernels.page_check import sound_codes, sound_page, values_at
 from semistream.kernels.reading import PageList, read_stretch
@@ -175,7 +175,7 @@ def first_row(field: Any, start: int, stop: int, code: int) -> int:
     return low
 
 
-@kernel
+@borrowing_kernel
 def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundRows) -> bool:
     """Lay out all rows that a code has on the pages of the run; False when there is no room."""
     fields, page_rows, pages, page = desk.fields, desk.page_rows, desk.progress[PAGES], 0
@@ -210,7 +210,7 @@ def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundR
     return True
 
 
-@kernel
+@borrowing_kernel
 def _find_codes(layout: Layout, desk: Desk, run: int, wanted: Wanted, found: FoundRows) -> bool:
     """Lay out the rows of all codes of a run of pages; False when there is no room."""
     first = wanted.ends[run - 1] if run else 0

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import (
     SPILL,
     copy_1,
@@ -65,7 +65,7 @@ def value_offset(field: Any, row: int) -> int:
     return load_8(field.offsets + 8 * (field.first + row))
 
 
-@kernel
+@borrowing_kernel
 def granules_of(fields: Any, columns: NDArray[np.int64], row: int, head: int) -> int:
     """How many granules a row of a page takes, laid out with some of its columns."""
     size = head
@@ -132,7 +132,7 @@ def _put_value(field: Any, row: int, begin: int, end: int) -> int:
     return end
 
 
-@kernel
+@borrowing_kernel
 def put_row(
     memory: NDArray[np.int64],
     start: int,
