@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.arrow_arrays import to_numpy
 from semistream.durations import parse_duration
-from semistream.errors import OptionError, SemistreamError, SourceError
+from semistream.errors import MasterExistsError, OptionError, SemistreamError, SourceError
 from semistream.relation import MasterTable
 from semistream.relation.following import (
     Applied,
@@ -49,6 +50,7 @@ __all__ = ["Sync", "SyncStatus", "sync"]
 _MOST_MERGED: Final = 500_000
 """With more changed keys than these, the master is built anew by Spark's executors; fewer pass
 through the driver, and only the pages that they touch are written."""
+_MOST_ATTEMPTS: Final = 20
 _TIDY_EVERY: Final = 16
 _LOOK_SECONDS: Final = 1
 
@@ -231,18 +233,31 @@ class Sync:
         self, frame: DataFrame, source: str | None, position: int | None, began: float
     ) -> None:
         """Apply a batch of changes, and tell of it."""
-        terms = self._terms
-        following = Following(terms.stored_as, began, source, position)
-        master = MasterTable.open(terms.location)
-        mark = checked_mark(master, terms.shape.sequence_by, following)
+        following = Following(self._terms.stored_as, began, source, position)
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            try:
+                done, count = self._applied(frame, following)
+                break
+            except MasterExistsError:
+                # Another writer was first: look again at what the master has.
+                if attempt == _MOST_ATTEMPTS:
+                    raise
+                time.sleep(random.uniform(0.0, 0.1 * attempt))
+        self._tell(done, count, began)
+
+    def _applied(self, frame: DataFrame, following: Following) -> tuple[Applied, int]:
+        """What was done, and with how many changes."""
+        shape = self._terms.shape
+        master = MasterTable.open(self._terms.location)
+        mark = checked_mark(master, shape.sequence_by, following)
         if is_done(mark, following):
-            return
+            return Applied(master.version), 0
         sequence: list[Column] | None = None
-        if terms.shape.sequence_by == ("_change_ordinal",) and terms.shape.format == "iceberg":
+        if shape.format == "iceberg" and shape.sequence_by == ("_change_ordinal",):
             snapshots = Snapshots.of(mark).with_those_of(frame)
             sequence = [snapshots.number()]
             following = replace(following, source="iceberg", position=snapshots.position())
-        last = terms.shape.last_changes(frame, sequence).persist()
+        last = shape.last_changes(frame, sequence).persist()
         try:
             # What is wrong, how many there are, and when the newest was made.
             summary = last.agg(
@@ -253,17 +268,14 @@ class Sync:
             )
             bad, count, newest, keys = summary.collect()[0]
             _check_none_bad(bad)
-            if source is not None and newest is not None:
-                following = replace(following, as_of=min(began, newest))
+            if type(following.position) is int and newest is not None:
+                following = replace(following, as_of=min(following.as_of, newest))
             if keys > _MOST_MERGED and can_rebuild(master):
-                nothing = _changes(last.limit(0).toArrow(), terms.shape)
-                done = rebuilt(master, last, terms.shape, nothing, following)
-            else:
-                found = _changes(last.toArrow(), terms.shape)
-                done = applied(terms.location, found, following)
+                nothing = _changes(last.limit(0).toArrow(), shape)
+                return rebuilt(master, last, shape, nothing, following), count
+            return applied(master, _changes(last.toArrow(), shape), following), count
         finally:
             last.unpersist()
-        self._tell(done, count, began)
 
     def _tell(self, done: Applied, count: int, began: float) -> None:
         """Count what was done, write the metrics, and remove old versions now and then."""
