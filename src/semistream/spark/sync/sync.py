@@ -144,8 +144,9 @@ def sync(
             "changes is a stream: give checkpoint=, a folder where Spark keeps how far it has read."
         )
     asked = spark_trigger(every if trigger is None else trigger)
-    following = Sync(terms, seconds if trigger is None else 0.0)
-    return following._started(changes, checkpoint_folder(checkpoint).spark, asked)
+    if trigger is not None:
+        seconds = 0.0 if "availableNow" in asked else parse_duration(trigger, "trigger")
+    return Sync(terms, seconds)._started(changes, checkpoint_folder(checkpoint).spark, asked)
 
 
 class Sync:
@@ -270,7 +271,7 @@ class Sync:
             _check_none_bad(bad)
             if type(following.position) is int and newest is not None:
                 following = replace(following, as_of=min(following.as_of, newest))
-            if keys > _MOST_MERGED and can_rebuild(master):
+            if keys > _MOST_MERGED and can_rebuild(master, last):
                 nothing = _changes(last.limit(0).toArrow(), shape)
                 return rebuilt(master, last, shape, nothing, following), count
             return applied(master, _changes(last.toArrow(), shape), following), count
