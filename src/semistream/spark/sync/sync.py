@@ -53,6 +53,8 @@ through the driver, and only the pages that they touch are written."""
 _MOST_ATTEMPTS: Final = 20
 _TIDY_EVERY: Final = 16
 _LOOK_SECONDS: Final = 1
+_MOST_LINES: Final = 4
+"""Of what Spark says when it cannot read the changes."""
 
 
 @dataclass(frozen=True)
@@ -328,9 +330,9 @@ class Sync:
             found = explained(self._failure or error, "sync")
             if isinstance(found, SemistreamError) and type(found) is not SemistreamError:
                 raise found from found.__cause__
-            said = scrubbed(str(found)).partition("JVM stacktrace")[0].strip()
+            said = _without_traces(scrubbed(str(found)))
             raise SourceError(
-                f"The changes for the master at {self.master.path} cannot be read: {said}\nThe "
+                f"The changes for the master at {self.master.path} cannot be read: {said} The "
                 "master is as it was, and goes on from its checkpoint once they can. If the source "
                 "no longer has them (a vacuum or a retention time has removed them), build the "
                 "master anew from the source, and follow it with a new checkpoint."
@@ -346,6 +348,14 @@ def _changes(table: pa.Table, shape: ChangeShape) -> Changes:
         [column.combine_chunks() for column in columns],
         shape.sequence_by,
     )
+
+
+def _without_traces(message: str) -> str:
+    """The first lines of Spark's message, without those of Java."""
+    text = message.partition("JVM stacktrace")[0].partition("Driver stacktrace")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [one for one in lines if not one.startswith(("at ", "... ", "Caused by: "))]
+    return " ".join(told[:_MOST_LINES])
 
 
 def _check_none_bad(fault: str | None) -> None:
