@@ -72,7 +72,7 @@ INNER = {
     "MasterTable": {
         *("code_column", "codec", "filter_bytes", "index_bytes", "latest_version", "locator"),
         *("locator_frame_bytes", "manifest", "membership_filter", "pages", "reader", "storage"),
-        *("stored_schema", "use_builder", "widest_row"),
+        *("stored_schema", "use_builder", "use_follower", "widest_row"),
     },
     "Condition": {"master_columns"},
     "Engine": {"check", "inherit", "learned", "leave", "use_sample"},

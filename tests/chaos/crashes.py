@@ -25,7 +25,7 @@ from semistream import crash_points
 from semistream.errors import SemistreamError
 from semistream.parts.learned import Learned
 from semistream.parts.shed_file import ShedFile
-from semistream.relation.following import Following, applied, tidied
+from semistream.relation.following import tidied
 from semistream.spark.learned_file import LearnedFile
 from semistream.spark.pipeline import lease as lease_module
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
@@ -42,7 +42,7 @@ from tests.chaos.storage_faults import (
     tried,
 )
 from tests.differential.change_replay import newest, stored
-from tests.differential.test_following import as_changes, batches, random_changes
+from tests.differential.test_following import as_changes, batches, follow, random_changes
 
 ROWS: Final = 40
 Work = Callable[..., object]
@@ -138,7 +138,7 @@ def _followed(folder: Path, seed: int) -> None:
     """Follow the same changes, in the same batches, from the first one on."""
     rng = np.random.default_rng(seed)
     for batch in batches(rng, random_changes(rng, 80, 10)):
-        applied(folder / "m", as_changes(batch), Following("scd1", 0.0))
+        follow(folder / "m", as_changes(batch))
         tidied(folder / "m", 0.0, ())
 
 

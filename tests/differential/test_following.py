@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.errors import MasterExistsError
 from semistream.relation import MasterTable
-from semistream.relation.following import Applied, Changes, Following, applied
+from semistream.relation.following import Applied, Changes, Following, applied, tidied
 from semistream.relation.updates import update
 from tests.differential.change_replay import Change, history, newest, stored
 
@@ -57,7 +58,7 @@ def as_changes(batch: Sequence[Change], kind: str = "int") -> Changes:
 
 
 def follow(path: Path, batch: Changes, stored_as: str = "scd1") -> Applied:
-    return applied(path, batch, Following(stored_as, 0.0))
+    return applied(MasterTable.open(path), batch, Following(stored_as, 0.0))
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -152,3 +153,38 @@ def test_a_master_goes_on_after_other_updates(tmp_path: Path) -> None:
         stored(MasterTable.open(tmp_path / "m")), tmp_path / "m", key="id", replace=True
     )
     assert follow(tmp_path / "m", as_changes([Change(1, 1, "again")])).upserted == 1
+
+
+def test_of_two_that_follow_at_a_time_one_is_late_and_nothing_is_lost(tmp_path: Path) -> None:
+    first, second = [Change(1, 1, "a"), Change(2, 5, "b")], [Change(1, 3, None), Change(2, 2, "c")]
+    late = MasterTable.from_arrow(as_changes([]).rows, tmp_path / "m", key="id")
+    follow(tmp_path / "m", as_changes(first))
+    with pytest.raises(MasterExistsError):
+        applied(late, as_changes(second), Following("scd1", 0.0))
+    follow(tmp_path / "m", as_changes(second))
+    found = stored(MasterTable.open(tmp_path / "m")).to_pydict()
+    assert dict(zip(found["id"], found["value"], strict=True)) == newest([*first, *second])
+
+
+def test_a_batch_of_a_source_is_applied_once(tmp_path: Path) -> None:
+    MasterTable.from_arrow(as_changes([]).rows, tmp_path / "m", key="id")
+
+    def batch(number: int, value: str, source: str = "one") -> int:
+        master = MasterTable.open(tmp_path / "m")
+        changes = as_changes([Change(1, number, value)])
+        return applied(master, changes, Following("scd1", 0.0, source, number)).fresh
+
+    assert [batch(1, "a"), batch(2, "b"), batch(2, "again"), batch(1, "again")] == [1, 1, 0, 0]
+    # Another source has numbers of its own.
+    assert [batch(1, "late", "two"), batch(7, "c", "two"), batch(3, "late")] == [0, 1, 0]
+
+
+def test_old_versions_go_and_pinned_ones_stay(tmp_path: Path) -> None:
+    MasterTable.from_arrow(as_changes([]).rows, tmp_path / "m", key="id")
+    for number in range(8):
+        follow(tmp_path / "m", as_changes([Change(number % 3, number, f"{number}")]))
+    tidied(tmp_path / "m", 0.0, [4])
+    # The build's, the pinned one, and the newest two.
+    assert [one.version for one in MasterTable.open(tmp_path / "m").history()] == [1, 4, 8, 9]
+    assert follow(tmp_path / "m", as_changes([Change(1, 0, "late")])).fresh == 0
+    assert stored(MasterTable.open(tmp_path / "m", 4)).num_rows == 3

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark
+import pytest
 
 import semistream as ss
 from semistream.spark.connectors import CONNECTORS
+
+pytestmark = pytest.mark.timeout(1800)
 
 SCRIPT = Path(__file__).with_name("delta_sync_script.py")
 
@@ -35,7 +38,7 @@ def test_a_master_follows_a_delta_table_though_it_was_killed(tmp_path: Path) -> 
         done = run(tmp_path, "follow")
         assert "There is no delta connector for Spark" in done.stderr
         return
-    for point in ("sync.booked", "sync.committed:2"):
+    for point in ("sync.booked", "sync.committed"):
         assert run(tmp_path, "follow", point).returncode == -signal.SIGKILL, point
     done = run(tmp_path, "follow")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -43,6 +46,7 @@ def test_a_master_follows_a_delta_table_though_it_was_killed(tmp_path: Path) -> 
     assert told["master"] == told["delta"]
     assert [row[0] for row in told["delta"]] == [2, 3, 5, 40]
     assert told["again"] == 0
-    vacuumed = run(tmp_path, "vacuum").stdout
-    assert vacuumed.startswith("SourceError")
+    (vacuumed,) = [t for t in run(tmp_path, "vacuum").stdout.splitlines() if "Error" in t]
+    assert vacuumed.startswith("SourceError The changes for the master at ")
     assert "build the master anew" in vacuumed
+    assert ".java:" not in vacuumed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import semistream as ss
 from semistream.errors import OptionError, SemistreamError, StaleMasterError
-from semistream.relation.following import freshness
+from semistream.relation.following import note_fresh
 from semistream.spark.sync import sync as module
 from tests.differential.change_replay import Change, history, newest, stored
 from tests.differential.test_following import batches, random_changes
@@ -254,11 +255,11 @@ def test_a_join_fails_rather_than_serve_older_rows(
         return ss.join(sales, synced, on="id", memory="4MB", max_staleness="10m")
 
     assert [tuple(row) for row in joined().collect()] == [(1, 10, "a")]
-    now = freshness.time.time()
-    monkeypatch.setattr(freshness.time, "time", lambda: now + 3600)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
     with pytest.raises(StaleMasterError, match="max_staleness allows 600"):
         joined()
     # That nothing has changed since is fresh enough, and makes no version.
-    freshness.note_fresh(synced.location, now + 3500)
+    note_fresh(synced.location, now + 3500)
     assert ss.MasterTable.latest_version(synced.location) == synced.version
     joined()

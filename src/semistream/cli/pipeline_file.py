@@ -228,12 +228,10 @@ class PipelineTable:
     """A file for Spark's own messages; by default in the checkpoint."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """`[spark]`: settings of the Spark session, if this command starts it."""
+    """What `[spark]` says of the Spark session, if this command starts it."""
 
-    spark: dict[str, str | list[str]] = field(default_factory=dict)
-    """Spark's own, and the list `connectors`."""
+    spark: dict[str, str | list[str]]
 
     @property
     def connectors(self) -> list[str]:
@@ -263,6 +261,8 @@ class PipelineFile(SessionSettings):
     unmatched: UnmatchedTable | None = None
     rejected: RejectedTable | None = None
     deferred: DeferredTable | None = None
+    spark: dict[str, str | list[str]] = field(default_factory=dict)
+    """Spark's own settings, and the list `connectors`."""
 
     def check(self, _: str) -> None:
         """Raise `PipelineFileError` unless there is one master, or look-ups, and not both."""

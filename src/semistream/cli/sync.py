@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -45,6 +45,7 @@ class SyncFile(SessionSettings):
     source: SourceTable
     master: MasterRef
     sync: SyncTable
+    spark: dict[str, str | list[str]] = field(default_factory=dict)
 
 
 def sync(
@@ -62,7 +63,7 @@ def sync(
         master = MasterTable.open(asked.master.path)
         terms = replace(asked.sync, trigger="availableNow") if once else asked.sync
         with spark_errors(str(file)), stopped_by_signals() as signalled:
-            spark = spark_session(connectors=asked.connectors, **asked.settings)
+            spark = spark_session(None, asked.connectors, **asked.settings)
             changes = stream_of(asked.source, spark)
             arguments = asdict(terms) | {"pinned_by": terms.pinned_by or ()}
             running: Sync = master.sync(changes, **arguments)

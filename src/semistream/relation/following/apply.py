@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.crash_points import reached
-from semistream.errors import KeyColumnError, MasterExistsError, MasterNotFoundError, OptionError
+from semistream.errors import KeyColumnError, MasterNotFoundError, OptionError
 from semistream.history import time_kind
 from semistream.relation.following.outcome import Outcome, book_column, settled
 from semistream.relation.following.points import Points
@@ -41,7 +41,6 @@ __all__ = [
 
 STORED_AS: Final = ("scd1", "scd2")
 _OPERATION: Final = "sync"
-_MOST_ATTEMPTS: Final = 20
 _BOOK_PAGE_BYTES: Final = 16384
 """Changed keys are all over the book, and each rewrites its page: small ones cost less."""
 _MOST_POSITIONS: Final = 16
@@ -87,19 +86,11 @@ class Applied:
     """Changes that count; the others were late, repeated or overtaken."""
 
 
-def applied(path: Location, changes: Changes, following: Following) -> Applied:
-    """Bring a master up to date with some changes; only what is new makes a version."""
-    for attempt in range(1, _MOST_ATTEMPTS + 1):
-        try:
-            return _applied(MasterTable.open(path), changes, following)
-        except MasterExistsError:
-            # Another writer was first.
-            if attempt == _MOST_ATTEMPTS:
-                raise
-    raise AssertionError("not reached")
+def applied(master: MasterTable, changes: Changes, following: Following) -> Applied:
+    """Bring a master up to date with some changes; only what is new makes a version.
 
-
-def _applied(master: MasterTable, changes: Changes, following: Following) -> Applied:
+    `MasterExistsError` if another writer was first: then nothing has changed.
+    """
     mark = checked_mark(master, changes.sequence_by, following)
     if is_done(mark, following) or not changes.rows.num_rows:
         return Applied(master.version)

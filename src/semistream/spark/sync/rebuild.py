@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -23,6 +24,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from semistream.arrow_arrays import to_arrow, to_numpy
 from semistream.crash_points import reached
+from semistream.errors import SemistreamError
 from semistream.keys import KeyCodec
 from semistream.relation import MasterTable
 from semistream.relation.following import Applied, Changes, Following
@@ -39,6 +41,7 @@ from semistream.relation.storage import storage_at
 from semistream.relation.stored_rows import pages_of
 from semistream.relation.sync_mark import marked
 from semistream.relation.wanted_keys import WantedKeys
+from semistream.spark.building.checks import user_schema
 from semistream.spark.building.job import build
 from semistream.spark.columns import PREFIX, column
 from semistream.spark.schema import stream_schema
@@ -52,20 +55,13 @@ _ROWS_PER_TASK: Final = 200_000
 _PAGES_PER_READ: Final = 64
 
 
-def can_rebuild(master: MasterTable) -> bool:
-    """Whether Spark can build this master anew as it is: in key order, with types of its own."""
-    schema = master.schema.remove_metadata()
+def can_rebuild(master: MasterTable, near: DataFrame) -> bool:
+    """Whether Spark can build this master anew just as it is: in key order, with the same types."""
     try:
-        spark = from_arrow_schema(schema)
-    except Exception:  # Spark raises several kinds for types that it does not have.
+        again = user_schema(near.sparkSession.createDataFrame([], _spark_schema(master, {})))
+    except (PySparkException, SemistreamError):
         return False
-    return (
-        master.layout == "key"
-        and not any(
-            pa.types.is_unsigned_integer(kind) or pa.types.is_nested(kind) for kind in schema.types
-        )
-        and len(spark.names) == len(schema.names)
-    )
+    return master.layout == "key" and list(again.types) == list(master.schema.types)
 
 
 def rebuilt(
@@ -147,13 +143,18 @@ def _frame(
 ) -> DataFrame:
     """The rows of a master table as a frame in the session of another."""
     spark = near.sparkSession
-    plain = pa.schema([pa.field(known_as.get(f.name, f.name), f.type) for f in master.schema])
-    schema = StructType([StructField(f.name, f.dataType) for f in from_arrow_schema(plain)])
+    schema = _spark_schema(master, known_as)
     target = stream_schema(spark.createDataFrame([], schema))
     reads = 1 + master.page_count // _PAGES_PER_READ
     task = _ReadTask(master, target.serialize().to_pybytes())
     read = spark.range(0, reads, 1, min(reads, 256)).mapInArrow(task, schema)
     return read.select(F.lit(tag).alias(_TAG), "*")
+
+
+def _spark_schema(master: MasterTable, known_as: Mapping[str, str]) -> StructType:
+    """The master's columns as Spark knows them, some of them by other names."""
+    plain = pa.schema([pa.field(known_as.get(f.name, f.name), f.type) for f in master.schema])
+    return StructType([StructField(f.name, f.dataType) for f in from_arrow_schema(plain)])
 
 
 @dataclass(frozen=True)

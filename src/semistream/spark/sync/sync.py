@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.arrow_arrays import to_numpy
 from semistream.durations import parse_duration
-from semistream.errors import OptionError, SemistreamError, SourceError
+from semistream.errors import MasterExistsError, OptionError, SemistreamError, SourceError
 from semistream.relation import MasterTable
 from semistream.relation.following import (
     Applied,
@@ -49,8 +50,11 @@ __all__ = ["Sync", "SyncStatus", "sync"]
 _MOST_MERGED: Final = 500_000
 """With more changed keys than these, the master is built anew by Spark's executors; fewer pass
 through the driver, and only the pages that they touch are written."""
+_MOST_ATTEMPTS: Final = 20
 _TIDY_EVERY: Final = 16
 _LOOK_SECONDS: Final = 1
+_MOST_LINES: Final = 4
+"""Of what Spark says when it cannot read the changes."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +146,9 @@ def sync(
             "changes is a stream: give checkpoint=, a folder where Spark keeps how far it has read."
         )
     asked = spark_trigger(every if trigger is None else trigger)
-    following = Sync(terms, seconds if trigger is None else 0.0)
-    return following._started(changes, checkpoint_folder(checkpoint).spark, asked)
+    if trigger is not None:
+        seconds = 0.0 if "availableNow" in asked else parse_duration(trigger, "trigger")
+    return Sync(terms, seconds)._started(changes, checkpoint_folder(checkpoint).spark, asked)
 
 
 class Sync:
@@ -231,18 +236,31 @@ class Sync:
         self, frame: DataFrame, source: str | None, position: int | None, began: float
     ) -> None:
         """Apply a batch of changes, and tell of it."""
-        terms = self._terms
-        following = Following(terms.stored_as, began, source, position)
-        master = MasterTable.open(terms.location)
-        mark = checked_mark(master, terms.shape.sequence_by, following)
+        following = Following(self._terms.stored_as, began, source, position)
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            try:
+                done, count = self._applied(frame, following)
+                break
+            except MasterExistsError:
+                # Another writer was first: look again at what the master has.
+                if attempt == _MOST_ATTEMPTS:
+                    raise
+                time.sleep(random.uniform(0.0, 0.1 * attempt))
+        self._tell(done, count, began)
+
+    def _applied(self, frame: DataFrame, following: Following) -> tuple[Applied, int]:
+        """What was done, and with how many changes."""
+        shape = self._terms.shape
+        master = MasterTable.open(self._terms.location)
+        mark = checked_mark(master, shape.sequence_by, following)
         if is_done(mark, following):
-            return
+            return Applied(master.version), 0
         sequence: list[Column] | None = None
-        if terms.shape.sequence_by == ("_change_ordinal",) and terms.shape.format == "iceberg":
+        if shape.format == "iceberg" and shape.sequence_by == ("_change_ordinal",):
             snapshots = Snapshots.of(mark).with_those_of(frame)
             sequence = [snapshots.number()]
             following = replace(following, source="iceberg", position=snapshots.position())
-        last = terms.shape.last_changes(frame, sequence).persist()
+        last = shape.last_changes(frame, sequence).persist()
         try:
             # What is wrong, how many there are, and when the newest was made.
             summary = last.agg(
@@ -253,17 +271,14 @@ class Sync:
             )
             bad, count, newest, keys = summary.collect()[0]
             _check_none_bad(bad)
-            if source is not None and newest is not None:
-                following = replace(following, as_of=min(began, newest))
-            if keys > _MOST_MERGED and can_rebuild(master):
-                nothing = _changes(last.limit(0).toArrow(), terms.shape)
-                done = rebuilt(master, last, terms.shape, nothing, following)
-            else:
-                found = _changes(last.toArrow(), terms.shape)
-                done = applied(terms.location, found, following)
+            if type(following.position) is int and newest is not None:
+                following = replace(following, as_of=min(following.as_of, newest))
+            if keys > _MOST_MERGED and can_rebuild(master, last):
+                nothing = _changes(last.limit(0).toArrow(), shape)
+                return rebuilt(master, last, shape, nothing, following), count
+            return applied(master, _changes(last.toArrow(), shape), following), count
         finally:
             last.unpersist()
-        self._tell(done, count, began)
 
     def _tell(self, done: Applied, count: int, began: float) -> None:
         """Count what was done, write the metrics, and remove old versions now and then."""
@@ -315,9 +330,9 @@ class Sync:
             found = explained(self._failure or error, "sync")
             if isinstance(found, SemistreamError) and type(found) is not SemistreamError:
                 raise found from found.__cause__
-            said = scrubbed(str(found)).partition("JVM stacktrace")[0].strip()
+            said = _without_traces(scrubbed(str(found)))
             raise SourceError(
-                f"The changes for the master at {self.master.path} cannot be read: {said}\nThe "
+                f"The changes for the master at {self.master.path} cannot be read: {said} The "
                 "master is as it was, and goes on from its checkpoint once they can. If the source "
                 "no longer has them (a vacuum or a retention time has removed them), build the "
                 "master anew from the source, and follow it with a new checkpoint."
@@ -333,6 +348,14 @@ def _changes(table: pa.Table, shape: ChangeShape) -> Changes:
         [column.combine_chunks() for column in columns],
         shape.sequence_by,
     )
+
+
+def _without_traces(message: str) -> str:
+    """The first lines of Spark's message, without those of Java."""
+    text = message.partition("JVM stacktrace")[0].partition("Driver stacktrace")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [one for one in lines if not one.startswith(("at ", "... ", "Caused by: "))]
+    return " ".join(told[:_MOST_LINES])
 
 
 def _check_none_bad(fault: str | None) -> None:
