@@ -206,7 +206,7 @@ def test_run_once_with_two_masters(
         ('memory = "1MB"', 'memory = "1kB"', "the least"),
         ("grades.master", "none.master", "There is no master table at"),
         ('columns = ["grade"]', 'columns = ["mark"]', "Look-up grades"),
-        ('how = "left"', 'how = "semi"', "Look-up grades: how='semi' is not for"),
+        ('how = "left"\ncolumns = ["grade"]', 'how = "semi"', "grades: how='semi' is not for"),
         ('prefix = "q_"', 'name = "goods"', "the same name: goods"),
     ],
 )

@@ -176,7 +176,9 @@ def _check_star(lookups: Sequence[Lookup], memory: int | str) -> None:
     import pyarrow as pa
 
     from semistream.star.engine import star_engine
+    from semistream.star.lookup import check_routes
 
+    check_routes(lookups)
     engine = star_engine(lookups, memory=memory)
     found: dict[str, pa.DataType] = {}
     for one in lookups:

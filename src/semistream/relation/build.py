@@ -170,7 +170,7 @@ def _prepare(data: ArrowData, recipe: Recipe) -> _Rows:
     table = as_table(data)
     check_columns(table.column_names, recipe.key)
     table = stored_table(table)
-    table = table.replace_schema_metadata(unmarked(table.schema).metadata)
+    table = table.cast(unmarked(table.schema))
     recipe = replace(recipe, valid=check_history(table.schema, recipe.key, recipe.valid))
     codec = KeyCodec([table.schema.field(name) for name in recipe.key])
     table, codes, without_key = keyed_rows(table, codec, recipe.key)

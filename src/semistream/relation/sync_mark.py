@@ -60,6 +60,8 @@ def marked(schema: pa.Schema, mark: SyncMark) -> pa.Schema:
 
 def unmarked(schema: pa.Schema) -> pa.Schema:
     """The schema without a mark: another master's says nothing of this one."""
+    if _NAME not in (schema.metadata or {}):
+        return schema
     return schema.with_metadata(
         {name: text for name, text in (schema.metadata or {}).items() if name != _NAME}
     )

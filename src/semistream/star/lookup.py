@@ -13,7 +13,7 @@ from semistream.matching.terms import Terms
 from semistream.parts.join_shape import On, resolve_on
 from semistream.relation import MasterTable
 
-__all__ = ["Lookup", "check_lookups", "named"]
+__all__ = ["Lookup", "check_lookups", "check_routes", "named"]
 
 
 class Lookup:
@@ -165,6 +165,16 @@ def check_lookups(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
             f"Look-ups have the same name: {', '.join(twice)}. Tell them apart with name=…."
         )
     return tuple(given)
+
+
+def check_routes(lookups: Sequence[Lookup]) -> None:
+    """Raise unless each tuple of a pipeline with these look-ups can end in one route."""
+    for one in lookups:
+        if one.filters:
+            raise OptionError(
+                f"Look-up {one.name}: how={one.how!r} is not for a pipeline with several masters, "
+                "where each tuple must end in one route. Filter the stream before it, with ss.join."
+            )
 
 
 def _folder(master: MasterTable) -> str:

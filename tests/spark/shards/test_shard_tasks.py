@@ -368,14 +368,14 @@ def test_wider_tuples_leave_the_own_engine_less(
 def test_an_engine_that_has_too_little_says_of_how_much(
     engines: EngineCache, make_task: MakeTask, seed: int
 ) -> None:
-    task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=60_000)
+    task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=50_000)
     with pytest.raises(BudgetError, match="the least is") as caught:
         list(task(iter(by_task(task, sales_of(seed, 1_000))[0])))
-    assert "part of the task's 60,000 bytes" in caught.value.__notes__[0]
+    assert "part of the task's 50,000 bytes" in caught.value.__notes__[0]
 
 
 def test_too_little_memory_for_look_ups(make_task: MakeTask, seed: int) -> None:
-    task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=50_000)
+    task = replace(make_task(goods_of(KEYS), 2, divided=True), memory=60_000)
     with pytest.raises(BudgetError, match="one of 2 shards: look-ups"):
         list(task(iter(by_task(task, sales_of(seed, 1_000))[0])))
 

@@ -143,7 +143,8 @@ def test_the_arrival_rate_is_measured_and_followed(masters: Masters, stream: Any
     assert budgets[10] == memory
     assert min(budgets[24:40]) < memory / 2
     assert budgets[-1] == memory
-    assert len(tuned.plans) <= 5
+    # It may give back too much once, and take some steps down; it does not swing.
+    assert len(tuned.plans) <= 6
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, "fast", float("nan")])

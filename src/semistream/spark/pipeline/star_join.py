@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from semistream.arrow_arrays import to_arrow, to_numpy
-from semistream.errors import CheckpointError, OptionError
+from semistream.errors import CheckpointError
 from semistream.relation import MasterTable
 from semistream.spark.columns import PREFIX
 from semistream.spark.pipeline.batch_log import BatchRecord
@@ -27,7 +27,7 @@ from semistream.spark.pipeline.stage_task import NUMBER, ORIGIN, VERDICT, place
 from semistream.spark.schema import carried_types, stream_schema
 from semistream.spark.star import StarTask, star_operator, star_task
 from semistream.spark.task_metrics import Report
-from semistream.star.lookup import Lookup, check_lookups, named
+from semistream.star.lookup import Lookup, check_lookups, check_routes, named
 from semistream.star.shape import StarShape
 
 __all__ = ["StarJoin", "WitnessedStar"]
@@ -90,13 +90,7 @@ class StarJoin:
     def __init__(self, source: DataFrame, lookups: Sequence[Lookup], memory: int | str) -> None:
         """Check all that `ss.join_star` checks."""
         checked, self._memory = check_lookups(lookups), memory
-        for one in checked:
-            if one.filters:
-                raise OptionError(
-                    f"Look-up {one.name}: how={one.how!r} is not for a pipeline with several "
-                    "masters, where each tuple must end in one route. Filter the stream before it, "
-                    "with ss.join."
-                )
+        check_routes(checked)
         _, self.output = star_task(source, [_left(one) for one in checked], memory=memory)
         self.payload: Sequence[str] = self.output.names[len(source.columns) :]
         self._places = {name: place(i) for i, name in enumerate(source.columns)}
