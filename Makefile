@@ -3,8 +3,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Tests with a target of their own.
+APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test figures recovery services-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test slow figures recovery services-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +15,11 @@ help: ## List the targets
 demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
 
-test: lint ## Lint, then run every test but those of figures and recovery
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services
+test: lint ## Lint, then run every test but the slow ones and those with a target of their own
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(APART)
+
+slow: $(STAMP) ## Run the tests that take more than about ten seconds each
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(APART)
 
 figures: $(STAMP) ## Run all figures of the papers at scale smoke, and check the claims' directions
 	$(BIN)/python -m pytest tests/figures
@@ -38,7 +44,7 @@ soak: $(STAMP) ## Run a pipeline for long, and see that nothing grows: MINUTES=6
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 coverage: $(STAMP) ## Run the tests and print which lines they reach; no gate
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services --cov
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(APART) --cov
 
 costs: $(STAMP) ## Write the table of counted costs anew, and print what is different
 	$(BIN)/python -m pytest -q tests/costs --write-costs

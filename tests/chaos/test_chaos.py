@@ -33,6 +33,7 @@ from tests.chaos.child import judged
 from tests.chaos.results import Group, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, one in registry.ATTACKS.items() if one.quick])
 def test_a_few_cases_of_each_attack(name: str, tmp_path: Path) -> None:
     for number in range(3):

@@ -240,6 +240,7 @@ def test_another_format_number_is_refused(tmp_path: Path) -> None:
             ss.MasterTable.open(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.service
 def test_a_checkpoint_has_the_files_described(tmp_path: Path) -> None:
     spark = ss.local_session(1, memory="1g")

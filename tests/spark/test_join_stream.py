@@ -109,6 +109,7 @@ def observed(
     return list(by_worker.values())
 
 
+@pytest.mark.slow
 def test_every_batch_leaves_its_metrics(observed: list[list[dict[str, Any]]]) -> None:
     records = sorted((r for ran in observed for r in ran), key=lambda r: r["batch"])
     assert [record["batch"] for record in records] == list(range(BATCHES))
@@ -117,12 +118,14 @@ def test_every_batch_leaves_its_metrics(observed: list[list[dict[str, Any]]]) ->
     assert all(r["arrived"] == r["joined"] + r["unmatched"] for r in records)
 
 
+@pytest.mark.slow
 def test_the_engine_survives_from_batch_to_batch(observed: list[list[dict[str, Any]]]) -> None:
     assert any(len(ran) > 1 for ran in observed)
     for ran in observed:
         assert [record["warm"] for record in ran] == [False] + [True] * (len(ran) - 1)
 
 
+@pytest.mark.slow
 def test_the_front_stage_survives_from_batch_to_batch(observed: list[list[dict[str, Any]]]) -> None:
     # Batches are alike: what a later one hits more than the first, the first has left behind.
     first = max(ran[0]["hit_ratio"] for ran in observed)

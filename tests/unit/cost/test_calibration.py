@@ -64,6 +64,7 @@ def test_factors_are_found_from_counters_and_seconds(factor: float) -> None:
         assert asdict(found)[name] == pytest.approx(factor * shipped[name], rel=0.1), name
 
 
+@pytest.mark.slow
 def test_a_calibration_measures_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [(*run[:3], 2_000, *run[4:]) for run in calibration._RUNS[3:9:2]]
     monkeypatch.setattr(calibration, "_RUNS", tuple(few))
@@ -78,6 +79,7 @@ def test_a_calibration_measures_and_is_found_again(monkeypatch: pytest.MonkeyPat
     assert "measured on" in known_factors("buffered").source
 
 
+@pytest.mark.slow
 def test_reads_are_timed_by_size_and_order(masters: Masters) -> None:
     found = list(read_costs(masters["key"]))
     assert {(read.io, read.sequential) for read in found} == {

@@ -58,6 +58,7 @@ def test_no_point_of_a_grid_is_better_than_what_is_tuned(
             assert found.rate <= best.rate * 1.02, found.options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name in ss.ALGORITHMS if "inlj" not in name])
 def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
     masters: Masters, algorithm: str

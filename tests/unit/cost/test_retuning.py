@@ -53,6 +53,7 @@ def following(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_disk")
 def test_a_stream_that_drifts_is_followed(masters: Masters, stream: Any) -> None:
     master = masters["key"]
