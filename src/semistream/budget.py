@@ -47,6 +47,11 @@ class Grant:
         self.name = name
         self.bytes = 0
 
+    @property
+    def budget_bytes(self) -> int:
+        """Bytes of the whole budget."""
+        return self._budget.total
+
     def take(self, size: int) -> None:
         """Reserve `size` more bytes, or raise `BudgetError` and change nothing. O(1)."""
         self._budget._reserve(self.name, size)

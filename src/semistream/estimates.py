@@ -103,6 +103,11 @@ def estimate(
     groups = [group_by] if isinstance(group_by, str) else list(group_by or ())
     deciding = _deciding(chosen, by)
     asked = [*deciding, *groups, *([] if column is None else [column])]
+    if getattr(rows, "isStreaming", False):
+        raise OptionError(
+            "rows is a stream, which has no totals. Estimate each batch, in foreachBatch, or what "
+            "the stream has written."
+        )
     frame: Any = rows if hasattr(rows, "selectExpr") else _table(rows, asked)
     is_arrow = isinstance(frame, pa.Table)
     names = list(frame.column_names if is_arrow else frame.columns)
@@ -127,7 +132,8 @@ def estimate(
 def _table(rows: ArrowRows, asked: Sequence[str]) -> pa.Table:
     """The rows; a join that had no tuple gives no batch, and so no row with the columns asked."""
     given: object = rows
-    if not isinstance(given, pa.Table | pa.RecordBatch | Iterable):
+    is_arrow = isinstance(given, pa.Table | pa.RecordBatch)
+    if not is_arrow and (hasattr(given, "columns") or not isinstance(given, Iterable)):
         raise OptionError(
             f"rows is a {type(given).__name__}; give the result of a join: Arrow data or a Spark "
             "DataFrame."

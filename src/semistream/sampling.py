@@ -77,7 +77,9 @@ class Sample:
 
 def chosen(batch: pa.RecordBatch, sample: Sample) -> NDArray[np.bool_]:
     """Which tuples are in the sample. O(bytes of the columns)."""
-    hashes = np.full(batch.num_rows, _mixed(np.array([sample.seed], np.uint64))[0])
+    # Mixed twice, so that a seed is no value's like: samples of two seeds are independent.
+    seed = _mixed(_mixed(np.array([sample.seed], np.uint64)))[0]
+    hashes = np.full(batch.num_rows, seed)
     for name in sample.by or ():
         hashes = _mixed(hashes + _hashes(batch.column(name)))
     # 2**53 steps: the share as a fraction of them is exact.

@@ -98,6 +98,14 @@ def test_the_share_and_the_independence_of_choices(share: float) -> None:
     assert abs((masks[0] & masks[1]).mean() - share**2) < 5 * error
 
 
+def test_a_seed_is_no_value() -> None:
+    """Whether value c is chosen by seed s says nothing of whether value s is by seed c."""
+    batch = pa.record_batch({"id": np.arange(200)})
+    grid = np.array([chosen(batch, ss.Sample(0.5, seed, ["id"])) for seed in range(200)])
+    above = np.triu_indices(200, 1)
+    assert abs((grid[above] == grid.T[above]).mean() - 0.5) < 0.03
+
+
 def test_all_and_smaller_samples() -> None:
     batch = pa.record_batch({"id": np.arange(1_000)})
     assert chosen_rows(batch, 1) == list(range(1_000))
@@ -151,6 +159,12 @@ def test_groups_and_a_sample_of_everything(master: ss.MasterTable) -> None:
 def test_what_is_no_share_is_refused(master: ss.MasterTable, share: Any) -> None:
     with pytest.raises(OptionError, match="must be a share"):
         ss.engine(master, on="id", memory="1MB", sample=share)
+
+
+def test_what_has_no_totals_is_refused() -> None:
+    frame = pa.table({"id": [1], "n": [1]}).to_pandas()
+    with pytest.raises(ss.OptionError, match="rows is a DataFrame; give the result of a join"):
+        ss.estimate(frame, 0.5, by=["id"])
 
 
 def test_columns_that_cannot_decide_are_refused(master: ss.MasterTable) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -156,7 +156,7 @@ class Matching:
         """Join a stream of record batches, yielding result batches as they come."""
         self._begin()
         stream = iter(batches)
-        first = next(stream, None)
+        first = next(_batches_of(stream), None)
         # Nothing waits yet, and only tuples show how wide they are.
         while isinstance(first, pa.RecordBatch) and not first.num_rows:
             resolved, empty = self.resolve(first.schema), first
@@ -312,12 +312,7 @@ class Matching:
             return self.sized(resolved, self._expected)
 
     def _checked(self, resolved: Resolved, stream: _Batches) -> _Batches:
-        for batch in stream:
-            if not isinstance(batch, pa.RecordBatch):
-                raise StreamSchemaError(
-                    f"The stream gave a {type(batch).__name__}; it must give "
-                    "pyarrow.RecordBatch. A pa.Table gives them with to_batches()."
-                )
+        for batch in _batches_of(stream):
             if not batch.schema.equals(resolved.given_schema):
                 raise StreamSchemaError(
                     f"A stream batch has the schema\n{batch.schema}\nbut the first one had\n"
@@ -442,6 +437,17 @@ class Matching:
                 part, most = resolved.plain(batch.slice(start, step)), self._most(resolved)
                 for first in range(0, part.num_rows, most):
                     yield from _fitting(part.slice(first, most), room, self._memory)
+
+
+def _batches_of(stream: Iterator[Any]) -> _Batches:
+    """What a stream gives, if it is batches."""
+    for batch in stream:
+        if not isinstance(batch, pa.RecordBatch):
+            raise StreamSchemaError(
+                f"The stream gave a {type(batch).__name__}; it must give pyarrow.RecordBatch. A "
+                "pa.Table gives them with to_batches()."
+            )
+        yield batch
 
 
 def _first(stream: _Batches) -> _Batches:

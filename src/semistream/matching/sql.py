@@ -55,6 +55,16 @@ _ADVICE: Final = (
 def parsed(text: str) -> SqlCondition:
     """The predicate of a text; `OptionError` if it is none, or has what is not allowed."""
     try:
+        return _parsed(text)
+    except RecursionError:
+        raise OptionError(
+            f"The condition {text[:60]!r}… is nested too deeply. Compute parts of it in the "
+            "stream, before the join."
+        ) from None
+
+
+def _parsed(text: str) -> SqlCondition:
+    try:
         trees = sqlglot.parse(text, read="spark")
     except SqlglotError as error:
         # Its text has colours in it.
@@ -70,6 +80,8 @@ def parsed(text: str) -> SqlCondition:
 
 def _node(given: Any) -> Node:
     kind = type(given)
+    if kind in (exp.And, exp.Or):
+        return _halved(_TWO[kind], [_node(each) for each in _chain(given)])
     if kind in _TWO:
         _check_args(given, "this", "expression")
         return Node(_TWO[kind], (_node(given.this), _node(given.expression)))
@@ -80,6 +92,24 @@ def _node(given: Any) -> Node:
     if special is None:
         raise _refused(given)
     return special(given)
+
+
+def _chain(given: Any) -> list[Any]:
+    """The parts of `a and b and c`, or of the same with `or`, which is a tree as deep as long."""
+    kind, parts = type(given), []
+    while type(given) is kind:
+        _check_args(given, "this", "expression")
+        parts.append(given.expression)
+        given = given.this
+    return [given, *reversed(parts)]
+
+
+def _halved(kind: str, parts: list[Node]) -> Node:
+    """The parts joined by `and` or `or`, in a tree of little depth."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return Node(kind, (_halved(kind, parts[:middle]), _halved(kind, parts[middle:])))
 
 
 def _refused(given: Any) -> OptionError:
@@ -149,10 +179,7 @@ def _in(given: Any) -> Node:
     value, tests = _node(given.this), [_node(each) for each in given.expressions]
     if not tests:
         raise _refused(given)
-    found = Node("=", (value, tests[0]))
-    for test in tests[1:]:
-        found = Node("or", (found, Node("=", (value, test))))
-    return found
+    return _halved("or", [Node("=", (value, test)) for test in tests])
 
 
 def _like(given: Any) -> Node:

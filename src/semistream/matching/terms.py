@@ -83,8 +83,8 @@ class Terms:
         """Raise `OptionError` for terms that a join on a condition does not have."""
         if self != Terms(self.how):
             raise OptionError(
-                f"With on={on!r}, where, valid, as_of, tolerance and preserve_order are not there "
-                "yet. Leave them out, and filter or sort the result."
+                f"A join on {on} has no where, valid, as_of, tolerance and preserve_order. Leave "
+                "them out, and filter or sort the result."
             )
 
     def told(self) -> str:

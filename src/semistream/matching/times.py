@@ -120,7 +120,7 @@ def _in_units(tolerance: int | dt.timedelta, *types: pa.DataType) -> int:
     if is_number != isinstance(tolerance, int):
         wanted = "a number" if is_number else 'a duration, such as "10m"'
         raise OptionError(
-            f"tolerance={tolerance!r} does not go with as_of on {_told(types[0])}: it must be "
+            f"tolerance={tolerance!r} does not go with times {_told(types[0])}: it must be "
             f"{wanted}."
         )
     if isinstance(tolerance, int):

@@ -71,6 +71,7 @@ class Output:
         """Room for fragments of `fragment_bytes`, made of at most `pairs` pairs."""
         size = staging_bytes(fragment_bytes, pairs, widest_master_row, large)
         grant.take(size)
+        self._advised = 2 * grant.budget_bytes
         self._staged_limit = (size - fragment_bytes - pairs * PAIR_BYTES) // 2
         self.pairs = Pairs(np.empty(pairs, np.int32), np.empty(pairs, np.int32))
         """Lent to one probe at a time: what it finds is joined before the next begins."""
@@ -92,10 +93,11 @@ class Output:
         self._widest_tuple = max(self._widest_tuple, arrivals.widest)
         widest = self._widest_tuple + self._widest_master_row
         if widest > self.fragment_bytes:
+            advised = max(32 * widest, self._advised)
             raise BudgetError(
                 f"A stream tuple and a master row together may take {widest:,} bytes, but a "
                 f"piece of output may take {self.fragment_bytes:,}: parts are sized by the "
-                f"first batch. Give the join {32 * widest:,} bytes, or let the first batch have "
+                f"first batch. Give the join {advised:,} bytes, or let the first batch have "
                 "a tuple as wide as any."
             )
         yield from self._send()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 import semistream as ss
-from semistream.errors import OptionError
+from semistream.errors import OptionError, StreamSchemaError
 from semistream.matching.condition import PREFIX, Columns, condition_of
 
 STREAM = pa.schema(
@@ -142,6 +142,38 @@ def test_conditions_on_one_pair(text: str, values: dict[str, Any], passes: bool)
     condition = pickle.loads(pickle.dumps(condition_of(text)))
     assert condition == condition_of(text)
     assert bool(condition.bind(COLUMNS).passing(pairs(**values)).num_rows) == passes
+
+
+@pytest.mark.parametrize("count", [3, 5_000])
+def test_long_lists_and_chains(count: int) -> None:
+    numbers = ", ".join(map(str, range(count)))
+    chain = " and ".join(f"n <> {i}" for i in range(count))
+    for text, passes in (
+        (f"n in ({numbers})", [True, False]),
+        (f"n not in ({numbers})", [False, True]),
+        (chain, [False, True]),
+    ):
+        bound = condition_of(text).bind(COLUMNS)
+        found = [bool(bound.passing(pairs(n=n)).num_rows) for n in (count - 1, count)]
+        assert found == passes
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(OptionError, match="nested too deeply"):
+        condition_of("(" * 3_000 + "n = 1" + ")" * 3_000)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    "terms", [{"how": "semi"}, {"how": "anti"}, {"where": "n > 0"}, {"preserve_order": True}]
+)
+def test_none_in_a_stream_is_an_error(tmp_path: Path, at: int, terms: dict[str, Any]) -> None:
+    master = ss.MasterTable.from_arrow(pa.table({"id": [1]}), tmp_path / "r", key="id")
+    engine = ss.engine(master, on="id", memory="1MB", **terms)
+    stream: list[Any] = [pa.record_batch({"id": [1], "n": [1]})] * 2
+    stream.insert(at, None)
+    with pytest.raises(StreamSchemaError, match="The stream gave a NoneType"):
+        list(engine.run(stream))
 
 
 def test_an_overflow_is_an_error() -> None:
