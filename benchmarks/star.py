@@ -1,6 +1,6 @@
 """Three masters in one operator against a chain of three joins, side by side on Spark.
 
-    PYTHONPATH=benchmarks python benchmarks/star.py [--rows 2000000 500000 100000] [--tuples 100000 3000] …
+    PYTHONPATH=benchmarks python benchmarks/star.py [--rows 2000000 500000 100000] …
 
 Every way gets the same micro-batches: Zipf keys of three masters, whose rows have about 120 bytes.
 Both have the same memory in all. The ways take turns, with a streaming query each; its first
