@@ -23,8 +23,8 @@ def parse_duration(given: object, argument: str) -> float:
     if found is not None:
         seconds = float(found[1]) * _SECONDS[found[2]]
     else:
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-        seconds = float(given) if is_number else 0.0  # type: ignore[arg-type]
+        is_truth = isinstance(given, bool)
+        seconds = float(given) if isinstance(given, int | float) and not is_truth else 0.0
     if not 0.0 < seconds < float("inf"):
         raise OptionError(
             f"{argument}={given!r} is not a duration. Give seconds as a positive number, or a "

@@ -199,6 +199,17 @@ def test_run_once_with_two_masters(
     assert len(rows_in(tmp_path / "unmatched", "id", "quantity")) == len(kept) - len(expected)
 
 
+def told_of(run: Callable[..., Result], file: Path, old: str, new: str, option: str) -> str:
+    """The one line that a pipeline file with something changed ends with."""
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), "utf-8")
+    result = run("run", file, option)
+    assert result.exit_code == 1, result.output
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -219,13 +230,7 @@ def test_what_is_wrong_with_look_ups_is_told_before_spark_starts(
     message: str,
 ) -> None:
     monkeypatch.setattr("semistream.cli.run.spark_session", None)
-    text = star.read_text("utf-8")
-    assert old in text
-    star.write_text(text.replace(old, new), "utf-8")
-    result = run("run", star, "--once")
-    assert result.exit_code == 1, result.output
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert message in told_of(run, star, old, new, "--once")
 
 
 STEPS = """
@@ -323,14 +328,8 @@ def test_what_is_wrong_with_steps_is_told_before_spark_starts(
     message: str,
 ) -> None:
     monkeypatch.setattr("semistream.cli.run.spark_session", None)
-    text = stepped.read_text("utf-8")
-    assert old in text
     assert run("run", stepped, "--check").exit_code == 0
-    stepped.write_text(text.replace(old, new), "utf-8")
-    result = run("run", stepped, "--check")
-    assert result.exit_code == 1, result.output
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert message in told_of(run, stepped, old, new, "--check")
 
 
 @pytest.mark.parametrize(

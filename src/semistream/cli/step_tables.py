@@ -93,47 +93,51 @@ class SurrogateKeys(StepTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deduplicate(StepTable):
-    """`ss.deduplicate`."""
+class _WithMaster(StepTable):
+    """A step that looks tuples up in the newest version of a master."""
 
     master: str
     on: str | list[str] | dict[str, str]
-    first_by: str | None = None
     memory: int | str = "64MB"
     io: str = "buffered"
 
     def check(self, _: str) -> None:
         """Open the master."""
         _check(_opened(self.master).key, self.on, self.memory)
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "master": _opened(self.master),
+            "on": self.on,
+            "memory": self.memory,
+            "io": self.io,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deduplicate(_WithMaster):
+    """`ss.deduplicate`."""
+
+    first_by: str | None = None
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples that are new."""
         from semistream.spark.transformations.duplicates import deduplicate
 
-        terms: dict[str, Any] = {"on": self.on, "memory": self.memory, "io": self.io}
-        return deduplicate(frame, _opened(self.master), first_by=self.first_by, **terms)
+        return deduplicate(frame, first_by=self.first_by, **self._terms())
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitNew(StepTable):
+class SplitNew(_WithMaster):
     """`ss.split_new`."""
 
-    master: str
-    on: str | list[str] | dict[str, str]
     compare: list[str] | dict[str, str] | None = None
-    memory: int | str = "64MB"
-    io: str = "buffered"
-
-    def check(self, _: str) -> None:
-        """Open the master."""
-        _check(_opened(self.master).key, self.on, self.memory)
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples with a column `change`."""
         from semistream.spark.transformations.changes import split_new
 
-        terms: dict[str, Any] = {"on": self.on, "memory": self.memory, "io": self.io}
-        return split_new(frame, _opened(self.master), compare=self.compare, **terms)
+        return split_new(frame, compare=self.compare, **self._terms())
 
 
 @dataclass(frozen=True, kw_only=True)

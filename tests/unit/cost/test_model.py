@@ -83,7 +83,9 @@ def test_predicted_and_priced_rates_agree(
     names = ("partition_probes", "hash_probes", "front_chunks", "batched_codes")
     for name in (*names, "compiled_iterations", "compiled_calls"):
         expected, came = (getattr(one, name) for one in (predicted.operations, found))
-        assert expected == pytest.approx(came, rel=0.12), name
+        # How many partitions a front stage is to see, outside of look-ups, is a guess.
+        guessed = algorithm == "chybridjoin" and name == "compiled_calls"
+        assert expected == pytest.approx(came, rel=0.12 if guessed else 0.1), name
 
 
 def test_a_uniform_stream_has_the_closed_form() -> None:
