@@ -173,7 +173,7 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
         ({"[step]": 'kind = "deduplicate"'}, r"\[step 1\] is missing: master, on"),
         (
             {"[step]": 'kind = "split_new"\nmaster = "m"\non = "id"\ncompair = ["a"]'},
-            r"\[step 1\] has no key compair. Known are: kind, master, on, compare",
+            r"\[step 1\] has no key compair. Known are: kind, master, on, memory, io, compare",
         ),
         ({"[step]": 'kind = "where"\npredicate = 1'}, r"step 1.predicate is 1; give a string"),
         ({"step": 'kind = "where"'}, r"step is no list of tables. Write each as \[\[step\]\]"),
