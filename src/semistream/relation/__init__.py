@@ -3,13 +3,15 @@
 `MasterTable` is what the rest of semistream uses. It hands out a `PageReader` over the pages and,
 when they are not in code order, a `Locator` that says where a key's rows are.
 
-    storage     the files, on a local disk or elsewhere
+    storage     the files, on a local disk or elsewhere, and copies of far pages on a local disk
     versions    manifests, drafts, and the removal of old versions
     updates     from one version and a change to the next version
+    following   versions that follow the changes of a source, and the book of what was applied
 
 The other modules write, index and read pages (`page_file`, `page_index`, `reader`, `locator`,
-`membership_filter`), build a table (`build`), open it (`master_version`, `master_table`) and
-compare versions (`shared_pages`).
+`membership_filter`), map them into memory (`mapped_pages`; `cached_pages` for copies), build a
+table (`build`), open it (`master_version`, `master_table`), number keys (`key_table`) and compare
+versions (`shared_pages`).
 """
 
 from semistream.relation.cached_pages import mapped_pages

@@ -1,6 +1,7 @@
 """Where the files of a master table are: a folder of this machine, or any other filesystem.
 
 The rest of `relation` reads and writes files through a `Storage` and does not know which it is.
+Pages of far files can be read through a `page_cache` on a local disk, by a `cached_file`.
 """
 
 from semistream.relation.storage.cached_file import CachedFile, FilePages
