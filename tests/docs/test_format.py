@@ -149,7 +149,7 @@ def test_files_have_the_sizes_and_checksums_of_the_manifest(
 def test_an_index_has_the_columns_described(
     folder: Path, manifest: dict[str, Any], role: str
 ) -> None:
-    (columns,) = tables("Index")
+    columns, _ = tables("Index")
     index = arrow_file(folder, manifest["files"][role])
     assert {field.name: str(field.type) for field in index.schema} == columns
     files = manifest["page_files" if role == "index" else "locator_files"]
@@ -158,6 +158,21 @@ def test_an_index_has_the_columns_described(
         message = data[entry["offset"] :][: entry["length"]]
         assert xxhash.xxh3_64_intdigest(message) == entry["checksum"]
         assert len(message) <= (manifest["page_bytes"] if role == "index" else 16_384)
+
+
+def test_compressed_pages_are_where_the_index_says(tmp_path: Path) -> None:
+    columns, more = tables("Index")
+    table = pa.table({"id": range(3_000), "name": ["the same"] * 3_000})
+    ss.MasterTable.from_arrow(table, tmp_path, key="id", page_bytes=4096, compression="zstd")
+    manifest = json.loads((tmp_path / "versions" / "00000001.json").read_text())
+    assert manifest["compression"] == "zstd"
+    index = arrow_file(tmp_path, manifest["files"]["index"])
+    assert {field.name: str(field.type) for field in index.schema} == columns | more
+    data = (tmp_path / "data" / manifest["page_files"][0]["name"]).read_bytes()
+    for entry in index.to_pylist():
+        block = data[entry["place"] :][: entry["size"]]
+        page = pa.decompress(block, entry["length"], "zstd")
+        assert xxhash.xxh3_64_intdigest(page) == entry["checksum"]
 
 
 def test_a_key_table_has_its_mark_in_the_schema(tmp_path: Path) -> None:

@@ -42,6 +42,10 @@ def build(
         str | None,
         typer.Option(metavar="COLUMN", help="Lay out keys by this, the highest first."),
     ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(help="lz4 or zstd, for slow disks and object stores; none by default."),
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Write the next version if PATH has one.")
     ] = False,
@@ -60,6 +64,7 @@ def build(
                 order_by=order_by,
                 shards=shards,
                 filter_bits=filter_bits,
+                compression=compression,
                 replace=replace,
             )
         typer.echo(master.describe())

@@ -35,7 +35,8 @@ from semistream.cost.factors import CostFactors, factors_path, shipped_factors
 from semistream.cost.read_costs import ReadCost, Stopwatch, copying, read_costs
 from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
-from semistream.relation import MasterTable
+from semistream.relation import Frame, MasterTable
+from semistream.relation.storage import CODECS, compressed
 from semistream.workload import ZipfKeys, products, sales
 from semistream.workload.zipf import scattered
 
@@ -45,6 +46,8 @@ _ROWS, _BATCH, _SEED = 300_000, 10_000, 20
 _REPEAT = 3
 _WARM = 3
 """A run of such a part of the tuples comes before each: nothing is opened or compiled then."""
+_EXPANDED = 500
+"""Pages that are decompressed, to time it."""
 _PULL, _BYTE_PULL = 0.1, 1.0
 """How much the price known beforehand, of any factor and of a byte, weighs against one run."""
 _LEAST_REST = 0.1
@@ -141,7 +144,9 @@ def calibrate(
         for number in range(repeat):
             progress(f"joins, round {number + 1} of {repeat}")
             measured.append(timed_joins(masters, io))
-    return calibration_of(io, measured, reads, time.perf_counter() - started)
+        expanding = {f"{codec}_byte": _per_expanded_byte(masters["key"], codec) for codec in CODECS}
+    found = calibration_of(io, measured, reads, time.perf_counter() - started)
+    return replace(found, factors=replace(found.factors, **expanding))
 
 
 def calibration_of(
@@ -203,6 +208,19 @@ def _per_byte(reads: list[ReadCost]) -> float:
     """What each further byte of a read costs."""
     slope = np.polyfit([read.size for read in reads], [read.median for read in reads], 1)[0]
     return max(float(slope), 1e-12)
+
+
+def _per_expanded_byte(master: MasterTable, codec: str) -> float:
+    """What each byte of a page costs that is decompressed."""
+    with master.reader("unmapped") as reader:
+        frame = Frame(reader.frame_bytes(1))
+        reader.fetch(0, 1, frame)
+    page = bytes(frame.view[: master.pages.length.item(0)])
+    known, block = pa.Codec(codec), compressed(page, codec)
+    watch = Stopwatch("buffered")
+    for _ in range(_EXPANDED):
+        known.decompress(block, len(page))
+    return watch.seconds() / _EXPANDED / len(page)
 
 
 def _factors(

@@ -17,6 +17,7 @@ from typing import Any
 
 from semistream.counters import FACTORS, PRICES
 from semistream.errors import OptionError
+from semistream.relation import MasterTable
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,10 @@ class CostFactors:
     """A call of compiled code that does some of them, and what Python does after it."""
     shed: float = 0.0
     """Per tuple that goes to disk or comes back."""
+    lz4_byte: float = 0.0
+    """Per byte of a page that is decompressed with LZ4. `for_master` makes it part of a page's."""
+    zstd_byte: float = 0.0
+    """The same with ZSTD."""
 
     def __post_init__(self) -> None:
         """Refuse prices that are negative or not finite."""
@@ -79,6 +84,14 @@ class CostFactors:
         return tuple(
             given[stands_for[name]] if given[name] is None else given[name] for name in FACTORS
         )
+
+    def for_master(self, master: MasterTable) -> CostFactors:
+        """The factors with `page_read` raised by what decompressing a page of this master takes."""
+        if master.compression is None or not master.page_count:
+            return self
+        byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte}[master.compression]
+        page = float(master.pages.length.mean())
+        return replace(self, page_read=self.page_read + byte * page)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> CostFactors:

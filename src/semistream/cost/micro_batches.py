@@ -138,7 +138,7 @@ class _RunModel:
         # Pages that are held are searched in place; others come from the disk.
         if sizer.io == "buffered":
             self._tuples *= max(1 - stream.held, _LEAST_NOT_HELD)
-        self._prices = dict(zip(FACTORS, factors.prices, strict=True))
+        self._prices = dict(zip(FACTORS, factors.for_master(sizer.master).prices, strict=True))
         if sizer.io == "buffered":
             direct = dict(zip(FACTORS, known_factors("direct").factors.prices, strict=True))
             self._prices |= {name: direct[name] for name in _OF_READS}
@@ -239,7 +239,12 @@ class _RunModel:
         """The cost of partitions that are looked up in sets."""
         prices, size = self._prices, self._bytes(plan)
         return {
-            "reads": reads * (prices["batched_read"] + size * prices["batched_byte"]),
+            "reads": reads
+            * (
+                prices["batched_read"]
+                + size * prices["batched_byte"]
+                + plan.partition_pages * prices["page_read"]
+            ),
             "look-ups": codes * prices["batched_code"],
             "steps": sets * prices["iteration"],
         }
@@ -255,15 +260,20 @@ class _RunModel:
             number = calls.number(plan, entering, entering, reads)
             steps = reads * prices["compiled_iteration"] + number * prices["compiled_call"]
         return {
-            "reads": reads * (prices["partition_read"] + self._bytes(plan) * prices["byte_read"]),
+            "reads": reads
+            * (
+                prices["partition_read"]
+                + self._bytes(plan) * prices["byte_read"]
+                + plan.partition_pages * prices["page_read"]
+            ),
             "look-ups": rows * prices["probe"],
             "steps": steps,
         }
 
     def _bytes(self, plan: JoinPlan) -> float:
-        """Of a partition."""
+        """Of a partition, in its file."""
         pages = self._sizer.master.pages
-        return float(pages.length.sum()) / max(len(pages), 1) * plan.partition_pages
+        return pages.stored_bytes(0, len(pages)) / max(len(pages), 1) * plan.partition_pages
 
 
 def _worth(cost: _RunCost) -> float:

@@ -110,7 +110,7 @@ class CostModel:
         self.shape = shape
         self.sample = sample
         self.skew = skew
-        self.factors = factors
+        self.factors = factors.for_master(master)
         self.popularity = Popularity(master, skew)
         self._io = io
         self._direct = io == "direct"
@@ -301,7 +301,8 @@ class CostModel:
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""
         pages = self.master.page_count / -(-self.master.page_count // partition_pages)
-        stored = float(self.master.pages.length.sum()) / max(self.master.page_count, 1)
+        count = self.master.page_count
+        stored = self.master.pages.stored_bytes(0, count) / max(count, 1)
         return {
             "partitions_read": reads,
             "pages_read": reads * pages,

@@ -21,9 +21,9 @@ from semistream.keys import Codes, KeyCodec
 from semistream.relation.columns import ArrowData, as_table, stored_table
 from semistream.relation.locator import locator_rows, page_starts, write_locator
 from semistream.relation.membership_filter import MembershipFilter, check_bits
-from semistream.relation.page_file import WrittenPages, write_pages
+from semistream.relation.page_file import WrittenPages, page_file_name, write_pages
 from semistream.relation.shards import check_shards, shard_of
-from semistream.relation.storage import Storage
+from semistream.relation.storage import Storage, check_compression
 from semistream.relation.sync_mark import unmarked
 from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import (
@@ -66,6 +66,8 @@ class Recipe:
     shards: int = 1
     valid: tuple[str, str] | None = None
     """The columns from when to when a row is valid."""
+    compression: str | None = None
+    """The codec that pages are compressed with."""
 
     @classmethod
     def of(
@@ -76,6 +78,7 @@ class Recipe:
         filter_bits: int = 0,
         shards: int = 1,
         valid: tuple[str, str] | None = None,
+        compression: str | None = None,
     ) -> Recipe:
         """The recipe for these options; `OptionError` or `KeyColumnError` if one is bad."""
         names = (key,) if isinstance(key, str) else tuple(key or ())
@@ -90,7 +93,8 @@ class Recipe:
             )
         check_bits(filter_bits)
         check_shards(shards)
-        return cls(names, page_bytes, layout, filter_bits, shards, valid)
+        check_compression(compression)
+        return cls(names, page_bytes, layout, filter_bits, shards, valid, compression)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def build(data: ArrowData, storage: Storage, recipe: Recipe, replacing: bool) ->
     version = next_version(storage, replacing)
     rows = _prepare(data, recipe)
     with Draft(storage, version) as draft:
-        name = draft.file("pages.arrow")
+        name = draft.file(page_file_name(recipe.compression))
         written = write_pages(
             storage,
             f"data/{name}",
@@ -125,6 +129,7 @@ def build(data: ArrowData, storage: Storage, recipe: Recipe, replacing: bool) ->
             recipe.page_bytes,
             rows.order,
             rows.cuts[:-1].tolist(),
+            recipe.compression,
         )
         reached("build.pages")
         fields = _locator(draft, rows, recipe, written)
@@ -264,6 +269,7 @@ def _manifest(
         files=files,
         page_files=(stored,),
         valid=recipe.valid,
+        compression=recipe.compression,
         shard_starts=page_starts(written.index, rows.cuts),
         **fields,
     )

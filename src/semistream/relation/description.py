@@ -9,6 +9,13 @@ from semistream.relation.versions.manifest import Manifest
 __all__ = ["describe"]
 
 
+def _compressed(manifest: Manifest, pages: PageIndex) -> str:
+    if manifest.compression is None or not len(pages):
+        return ""
+    share = pages.stored_bytes(0, len(pages)) / int(pages.length.sum())
+    return f", by {manifest.compression} to {share:.0%}"
+
+
 def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) -> str:
     """What the version holds. `pages` may be the pages of one shard only."""
     stored = sum(file.bytes for file in manifest.data_files)
@@ -24,7 +31,8 @@ def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) 
         "layout": manifest.layout + (f", {shards:,} shards" if shards > 1 else ""),
         "rows": f"{rows:,} ({manifest.rows_without_key:,} without a key left out)",
         "row bytes": f"{average:,.1f} on disk, on average; up to {manifest.widest_row:,} in memory",
-        "pages": f"{len(pages):,} of at most {manifest.page_bytes:,} bytes",
+        "pages": f"{len(pages):,} of at most {manifest.page_bytes:,} bytes"
+        + _compressed(manifest, pages),
         "bytes": f"{stored:,} on disk, in {len(manifest.data_files):,} files",
         "index": f"{index_bytes:,} bytes in memory",
         "filter": f"{members.bytes:,} bytes in memory" if members else "none",

@@ -49,6 +49,7 @@ class SparkBuilder(Protocol):
         shards: int,
         filter_bits: int,
         valid: tuple[str, str] | None,
+        compression: str | None,
         replace: bool,
         progress: bool | Report | None,
     ) -> int:
@@ -91,6 +92,7 @@ class MasterTable(MasterVersion):
         filter_bits: int = 0,
         shards: int = 1,
         valid: tuple[str, str] | None = None,
+        compression: str | None = None,
     ) -> MasterTable:
         """Build a master table from Arrow data and open it.
 
@@ -111,9 +113,11 @@ class MasterTable(MasterVersion):
             valid: for a history, the columns from when to when (not included; null for open) a
                 row is valid. It is an error if two rows of a key are valid at a time, here and in
                 every later upsert, and joins with `valid=` need not look for that.
+            compression: "lz4" or "zstd" to compress pages, for slow disks and object stores; they
+                are never searched in place then. None, the default, is faster on a fast disk.
         """
         storage = storage_at(path)
-        recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards, valid)
+        recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards, valid, compression)
         version = build(data, storage, recipe, replace)
         return cls(storage, read_manifest(storage, version))
 
@@ -148,6 +152,7 @@ class MasterTable(MasterVersion):
         shards: int = 1,
         filter_bits: int = 0,
         valid: tuple[str, str] | None = None,
+        compression: str | None = None,
         replace: bool = False,
         progress: bool | Report | None = None,
     ) -> MasterTable:
@@ -170,6 +175,7 @@ class MasterTable(MasterVersion):
             shards: the number of parts that the pages are divided into, by a hash of the key.
             filter_bits: bits per key of a membership filter; 0 for none.
             valid: the columns from when to when a row is valid, checked for overlaps.
+            compression: "lz4" or "zstd" to compress pages; None for none.
             replace: whether to write the next version of a master table that exists.
             progress: whether to show progress on stderr, by default only if that is a terminal;
                 or a function that is called with a `BuildProgress` from time to time.
@@ -186,6 +192,7 @@ class MasterTable(MasterVersion):
             shards=shards,
             filter_bits=filter_bits,
             valid=valid,
+            compression=compression,
             replace=replace,
             progress=progress,
         )

@@ -22,6 +22,7 @@ from semistream.relation.storage import (
     Location,
     PageFiles,
     Storage,
+    room_to_read,
 )
 from semistream.relation.versions.integrity import check_files
 from semistream.relation.versions.manifest import Manifest, StoredFile
@@ -193,9 +194,15 @@ class MasterVersion:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of the indices in memory, including that of the locator."""
+        """Bytes of the indices in memory, that of the locator and room to decompress included."""
         locator = self._locator_pages.nbytes if self._locator_pages is not None else 0
-        return self._pages.nbytes + locator
+        room = 0 if self.compression is None else room_to_read(self._pages.max_length)
+        return self._pages.nbytes + locator + room
+
+    @property
+    def compression(self) -> str | None:
+        """The codec that pages are compressed with; None if they are not."""
+        return self._manifest.compression
 
     @property
     def locator_frame_bytes(self) -> int:
@@ -205,7 +212,7 @@ class MasterVersion:
 
     def reader(self, io: str = "buffered") -> PageReader:
         """A new reader of the pages; its batches have `stored_schema`."""
-        files = self._page_files(self._manifest.page_files)
+        files = self._page_files(self._manifest.page_files, self.compression)
         return PageReader(files, self._pages, self._stored_schema, io, self._rules())
 
     @property
@@ -216,7 +223,7 @@ class MasterVersion:
     @property
     def can_be_mapped(self) -> bool:
         """Whether its pages, or copies of them, are files of this machine."""
-        return self._page_files(()).can_be_mapped
+        return self._page_files((), self.compression).can_be_mapped
 
     def locator(self, io: str = "buffered") -> Locator | None:
         """A new locator for layout "given"; None for layout "key", where `pages` suffices."""
@@ -280,5 +287,8 @@ class MasterVersion:
             raise ValueError("a row has no key")
         return codes
 
-    def _page_files(self, stored: tuple[StoredFile, ...]) -> PageFiles:
-        return PageFiles(self._storage, tuple(file.path for file in stored), self._cache)
+    def _page_files(
+        self, stored: tuple[StoredFile, ...], compression: str | None = None
+    ) -> PageFiles:
+        names = tuple(file.path for file in stored)
+        return PageFiles(self._storage, names, self._cache, compression)

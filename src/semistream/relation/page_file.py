@@ -25,14 +25,22 @@ from semistream.keys import Codes
 from semistream.relation.columns import has_union
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
-from semistream.relation.storage import Storage
+from semistream.relation.storage import Storage, compressed
 from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
-__all__ = ["PageIndex", "PageWriter", "WrittenPages", "rows_per_page", "write_pages"]
+__all__ = [
+    "PageIndex",
+    "PageWriter",
+    "WrittenPages",
+    "page_file_name",
+    "rows_per_page",
+    "write_pages",
+]
 
 _BLOCK_BYTES = 32 << 20
 _MAX_ROWS = 2**31 - 1
 _PADDING = 8
+_SUFFIX = {"lz4": ".lz4", "zstd": ".zst"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +69,12 @@ class PageWriter:
         page_bytes: int,
         number: int = 0,
         placed: Callable[[Codes], None] | None = None,
+        compression: str | None = None,
     ) -> None:
         """Open the file. `number` is its file number in the index."""
         self.name = name
         self._storage, self._number, self._placed = storage, number, placed
+        self._compression = compression
         self._page_bytes = page_bytes
         self._payload = page_bytes - _overhead(schema)
         self._file = storage.open_sink(name)
@@ -72,7 +82,9 @@ class PageWriter:
         self._writer = pa.ipc.new_file(pa.PythonFile(self._page, "w"), schema)
         self._has_union = any(has_union(field.type) for field in schema)
         self._widest_row = self._bytes = 0
-        self._entries: dict[str, list[int]] = {field.name: [] for field in fields(PageIndex)}
+        self._position = 0
+        """Bytes so far, as if they were not compressed."""
+        self._entries: dict[str, list[int]] = {name: [] for name in _entry_names(compression)}
         self._waiting: list[tuple[pa.RecordBatch, Codes, Sizes]] = []
         self._waiting_bytes = 0.0
 
@@ -84,7 +96,7 @@ class PageWriter:
             if kind is None:
                 self.end_page()
             self._writer.close()
-            self._file.write(self._page.take())
+            self._store(self._page.take())
             self._bytes = self._file.tell()
         finally:
             self._file.close()
@@ -154,13 +166,23 @@ class PageWriter:
             raise InternalError(
                 f"A page of {size} bytes was written as {len(written)}. Please report this."
             )
-        offset = self._file.tell() + before
-        self._file.write(written)
+        self._store(written[:before])
+        offset, place = self._position, self._file.tell()
+        self._store(written[before:])
         # The checksum is of the bytes that are in the file: Arrow may write the same rows
         # differently the next time.
         checksum = xxhash.xxh3_64_intdigest(memoryview(written)[before:])
         self._note(page, codes[: page.num_rows], offset, size, checksum)
+        if self._compression is not None:
+            self._entries["place"].append(place)
+            self._entries["size"].append(self._file.tell() - place)
         return int(page.num_rows)
+
+    def _store(self, data: bytes) -> None:
+        self._position += len(data)
+        if self._compression is not None and data:
+            data = compressed(data, self._compression)
+        self._file.write(data)
 
     def _sized(self, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
         """The rows and their bytes as a page."""
@@ -215,6 +237,7 @@ def write_pages(
     page_bytes: int,
     order: NDArray[np.int64] | None = None,
     cuts: Sequence[int] = (),
+    compression: str | None = None,
 ) -> WrittenPages:
     """Write a table as pages of at most `page_bytes` each; a longer row gets its own page.
 
@@ -226,7 +249,8 @@ def write_pages(
     codes = codes if order is None else codes[order]
     sizes = row_bytes(table, PACKED_FLAG)
     ends = np.cumsum(sizes if order is None else sizes[order])
-    with PageWriter(storage, name, table.schema, page_bytes) as writer:
+    writer = PageWriter(storage, name, table.schema, page_bytes, compression=compression)
+    with writer:
         start = 0
         for cut in (*cuts, len(codes)):
             while start < cut:
@@ -236,6 +260,17 @@ def write_pages(
                 start = stop
             writer.end_page()
     return writer.written()
+
+
+def page_file_name(compression: str | None) -> str:
+    """How the name of a page file ends: as `zstd -d` and `lz4 -d` like it."""
+    return "pages.arrow" + ("" if compression is None else _SUFFIX[compression])
+
+
+def _entry_names(compression: str | None) -> list[str]:
+    """The columns of the index."""
+    names = [field.name for field in fields(PageIndex)]
+    return names if compression is not None else names[:-2]
 
 
 def rows_per_page(schema: pa.Schema, page_bytes: int) -> int:

@@ -7,7 +7,7 @@ file: it is what a single read brings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,9 +32,10 @@ _DTYPES: dict[str, Any] = {
     "rows": np.int32,
     "checksum": np.uint64,
     "file": np.int32,
+    "place": np.int64,
+    "size": np.int64,
 }
-
-
+_OF_COMPRESSED = ("place", "size")
 _TYPES = {name: pa.from_numpy_dtype(dtype) for name, dtype in _DTYPES.items()}
 
 
@@ -47,7 +48,7 @@ class PageIndex:
     last: Codes
     """Code of the page's last row."""
     offset: NDArray[np.int64]
-    """Where the page's message begins in its file."""
+    """Where the page's message begins in its file, as if that were not compressed."""
     length: NDArray[np.int64]
     """Bytes of the page's message."""
     rows: NDArray[np.int32]
@@ -56,6 +57,10 @@ class PageIndex:
     """xxh3_64 of the page's message."""
     file: NDArray[np.int32]
     """Number of the page's file."""
+    place: NDArray[np.int64] | None = None
+    """Where the compressed page begins in its file; None for pages that are not compressed."""
+    size: NDArray[np.int64] | None = None
+    """Bytes of the compressed page."""
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -63,7 +68,11 @@ class PageIndex:
     @property
     def nbytes(self) -> int:
         """Bytes the index takes in memory."""
-        return sum(int(getattr(self, name).nbytes) for name in _DTYPES)
+        return sum(int(array.nbytes) for array in self._columns().values())
+
+    def stored_bytes(self, first: int, stop: int) -> int:
+        """Bytes of the pages from `first` to before `stop` in their files."""
+        return int((self.length if self.size is None else self.size)[first:stop].sum())
 
     @property
     def row_count(self) -> int:
@@ -143,16 +152,15 @@ class PageIndex:
 
     def part(self, first: int, stop: int) -> PageIndex:
         """A copy of the entries from page `first` to before page `stop`."""
-        return PageIndex(**{name: getattr(self, name)[first:stop].copy() for name in _DTYPES})
+        return PageIndex(**{n: array[first:stop].copy() for n, array in self._columns().items()})
 
     def renumbered(self, numbers: NDArray[np.int32]) -> PageIndex:
         """The same pages with file number i replaced by `numbers[i]`."""
-        columns = {name: getattr(self, name) for name in _DTYPES}
-        return PageIndex(**{**columns, "file": numbers[self.file]})
+        return PageIndex(**{**self._columns(), "file": numbers[self.file]})
 
     def to_bytes(self) -> bytes:
         """The index as an Arrow IPC file, a row per page."""
-        batch = pa.record_batch({name: to_arrow(getattr(self, name)) for name in _DTYPES})
+        batch = pa.record_batch({name: to_arrow(array) for name, array in self._columns().items()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -165,7 +173,8 @@ class PageIndex:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         table.validate(full=True)
         (batch,) = table.combine_chunks().to_batches() or [no_rows(table.schema)]
-        columns = {name: batch.column(name) for name in _DTYPES}
+        names = [n for n in _DTYPES if n not in _OF_COMPRESSED or n in batch.schema.names]
+        columns = {name: batch.column(name) for name in names}
         wrong = [n for n, c in columns.items() if c.null_count or c.type != _TYPES[n]]
         if wrong:
             raise ValueError(f"its columns {', '.join(wrong)} are not those of an index")
@@ -193,18 +202,24 @@ class PageIndex:
     def of(cls, columns: dict[str, list[int]]) -> PageIndex:
         """An index from one list per array; without `file`, all pages are in file 0."""
         columns = {"file": [0] * len(columns["offset"]), **columns}
-        return cls(**{f.name: np.array(columns[f.name], _DTYPES[f.name]) for f in fields(cls)})
+        return cls(**{name: np.array(some, _DTYPES[name]) for name, some in columns.items()})
 
     @classmethod
     def joined(cls, parts: Iterable[PageIndex]) -> PageIndex:
         """The entries of several indices, one behind the other."""
-        some = list(parts)
+        some = [part._columns() for part in parts]
+        names = some[0] if some else _DTYPES.keys() - _OF_COMPRESSED
         return cls(
             **{
-                name: np.concatenate([np.empty(0, dtype), *(getattr(p, name) for p in some)])
-                for name, dtype in _DTYPES.items()
+                name: np.concatenate([np.empty(0, _DTYPES[name]), *(part[name] for part in some)])
+                for name in names
             }
         )
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """The arrays that there are."""
+        found = {name: getattr(self, name) for name in _DTYPES}
+        return {name: array for name, array in found.items() if array is not None}
 
     def _breaks(self, first: int, stop: int) -> NDArray[np.bool_]:
         """For each page but the first, whether a gap or another file lies before it on disk."""

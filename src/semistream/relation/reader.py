@@ -82,7 +82,7 @@ class PageReader:
         self.bytes_read = 0
         self.reads = 0
         self._direct = io == "direct"
-        self.grain = ALIGNMENT if self._direct else 1
+        self.grain = ALIGNMENT if self._direct and not files.compression else 1
         """Reads begin and end at multiples of this."""
         self.rules = rules or PageRules(schema)
         known = _known_pages(index, self.rules)
@@ -250,7 +250,7 @@ class PageReader:
     def _size(self, first: int, stop: int) -> int:
         """Bytes that the read of a stretch takes in the frame."""
         size = self._end(stop) - self._base(first)
-        return aligned(size) if self._direct else size
+        return aligned(size) if self.grain > 1 else size
 
     def _fill(self, frame: Frame, place: int, first: int, stop: int) -> int:
         """Read a stretch of pages to `place` in the frame. Returns the bytes it takes there."""
@@ -281,7 +281,7 @@ class PageReader:
                 raise self.corrupt(page, f"the file ends at byte {base + filled}")
             read += at + got - filled
             filled = at + got
-        return read
+        return read if self.files.compression is None else self.index.stored_bytes(first, stop)
 
     @property
     def keeps_files_open(self) -> bool:
@@ -340,7 +340,11 @@ class PageReader:
         pages = np.flatnonzero(self.index.file == number)
         pages = pages[np.argsort(self.index.offset[pages])]
         index = self.index
-        return FilePages(index.offset[pages], index.length[pages], index.checksum[pages])
+        place = None if index.place is None else index.place[pages]
+        size = None if index.size is None else index.size[pages]
+        return FilePages(
+            index.offset[pages], index.length[pages], index.checksum[pages], place, size
+        )
 
     def _page_at(self, position: int, first: int, stop: int) -> int:
         """The first page of a stretch that is not complete before `position`."""

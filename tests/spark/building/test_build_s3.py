@@ -64,7 +64,7 @@ def test_a_build_on_s3(spark: SparkSession, folder: str, tmp_path: Path) -> None
 def test_a_join_keeps_copies_of_pages(spark: SparkSession, folder: str, tmp_path: Path) -> None:
     data = pa.table({"id": range(5_000), "name": [f"{i:>200}" for i in range(5_000)]})
     uri = folder.replace("products", "copied")
-    master = ss.MasterTable.from_arrow(data, uri, key="id", page_bytes=8192)
+    master = ss.MasterTable.from_arrow(data, uri, key="id", page_bytes=8192, compression="zstd")
     ids = pa.table({"id": [i * 7 % 5_100 for i in range(3_000)]})
     stream, cache = spark.createDataFrame(ids).coalesce(1), tmp_path / "cache"
     wanted = oracle_join(ids.to_batches(), data, on="id", how="left").rows

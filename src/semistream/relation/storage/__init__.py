@@ -1,10 +1,17 @@
 """Where the files of a master table are: a folder of this machine, or any other filesystem.
 
 The rest of `relation` reads and writes files through a `Storage` and does not know which it is.
-Pages of far files can be read through a `page_cache` on a local disk, by a `cached_file`.
+A `compressed_file` is read as if it were not compressed. Pages of far files can be read through a
+`page_cache` on a local disk, by a `cached_file`.
 """
 
 from semistream.relation.storage.cached_file import CachedFile, FilePages
+from semistream.relation.storage.compressed_file import (
+    CODECS,
+    check_compression,
+    compressed,
+    room_to_read,
+)
 from semistream.relation.storage.faults import storage_error, storage_faults
 from semistream.relation.storage.files import (
     FOLDERS,
@@ -28,6 +35,7 @@ from semistream.relation.storage.secrecy import (
 )
 
 __all__ = [
+    "CODECS",
     "FOLDERS",
     "CacheSetting",
     "CachedFile",
@@ -39,13 +47,16 @@ __all__ = [
     "PageSource",
     "RemoteStorage",
     "Storage",
+    "check_compression",
     "checksum_bytes",
+    "compressed",
     "harmless",
     "hides",
     "inside",
     "is_uri",
     "local_path",
     "opened",
+    "room_to_read",
     "scrubbed",
     "storage_at",
     "storage_error",

@@ -11,6 +11,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from semistream.errors import InternalError
+from semistream.relation.storage.compressed_file import Blocks
 from semistream.relation.storage.files import PageSource
 from semistream.relation.storage.page_cache import MARKED, PageCache, Segment
 
@@ -25,6 +27,16 @@ class FilePages(NamedTuple):
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     checksum: NDArray[np.uint64]
+    place: NDArray[np.int64] | None = None
+    size: NDArray[np.int64] | None = None
+    """Where they are stored, if they are compressed; see `PageIndex`."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The same for a compressed file."""
+        if self.place is None or self.size is None:
+            raise InternalError("A compressed file has no places of blocks. Please report this.")
+        return Blocks(self.offset, self.length, self.place, self.size)
 
 
 class CachedFile:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semistream.relation.storage.cached_file import CachedFile, FilePages
+from semistream.relation.storage.compressed_file import CompressedFile
 from semistream.relation.storage.files import PageSource, Storage, checksum_bytes
 from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.page_cache import CacheSetting
@@ -21,6 +22,8 @@ class PageFiles:
     names: tuple[str, ...]
     cache: CacheSetting | None = None
     """Where copies of pages are kept; None to read the files only."""
+    compression: str | None = None
+    """The codec of their pages, if they are compressed."""
 
     def shown(self, number: int) -> str:
         """The full name of a file, for people to read."""
@@ -33,17 +36,24 @@ class PageFiles:
         """
         name = self.names[number]
         if self.cache is None or direct:
-            return self.storage.open_pages(name, direct)
+            return self._file(number, direct, pages)
         # Masters in different places may have files of the same name, if one is a copy.
         known_as = checksum_bytes(self.storage.shown(name).encode())
         return CachedFile(
             known_as,
             pages(number),
             self.cache.opened(),
-            lambda: self.storage.open_pages(name, False),
+            lambda: self._file(number, False, pages),
         )
+
+    def _file(self, number: int, direct: bool, pages: Callable[[int], FilePages]) -> PageSource:
+        source = self.storage.open_pages(self.names[number], direct)
+        if self.compression is None:
+            return source
+        return CompressedFile(source, self.compression, pages(number).blocks, direct)
 
     @property
     def can_be_mapped(self) -> bool:
         """Whether pages can be searched in place: in the files, or in copies."""
-        return self.cache is not None or isinstance(self.storage, LocalStorage)
+        as_it_is = isinstance(self.storage, LocalStorage) and self.compression is None
+        return self.cache is not None or as_it_is

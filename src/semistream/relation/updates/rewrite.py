@@ -186,6 +186,7 @@ class Rewrite:
                 master.page_bytes,
                 len(master.manifest.page_files),
                 self.result.note if master.layout == "given" else None,
+                master.compression,
             )
             self._writer = self._stack.enter_context(writer)
         self._writer.add(rows, codes)

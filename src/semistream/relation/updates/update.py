@@ -17,7 +17,7 @@ from semistream.errors import MasterExistsError, OptionError, UnsupportedTypeErr
 from semistream.relation.build import distinct
 from semistream.relation.master_version import MasterVersion
 from semistream.relation.membership_filter import MembershipFilter
-from semistream.relation.page_file import WrittenPages
+from semistream.relation.page_file import WrittenPages, page_file_name
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
 from semistream.relation.storage import PageFiles
@@ -56,7 +56,7 @@ def update(
         _check_newest(master)
     version = newest_version(master.storage) + 1 if branch else master.version + 1
     with Draft(master.storage, version) as draft:
-        name = draft.file("pages.arrow")
+        name = draft.file(page_file_name(master.compression))
         rewrite = Rewrite(master, change, name, everything)
         try:
             written = rewrite.run()
@@ -180,7 +180,8 @@ def _filtered(
     keys = old.keys + int(np.count_nonzero(~old.may_contain(codes)))
     if everything or old.bits_for(keys) < _LEAST_SHARE * old.bits:
         new = MembershipFilter.sized(min(keys, index.row_count), old.bits)
-        files = PageFiles(master.storage, tuple(file.path for file in manifest.page_files))
+        names = tuple(file.path for file in manifest.page_files)
+        files = PageFiles(master.storage, names, compression=master.compression)
         with PageReader(files, index, master.stored_schema, "buffered") as reader:
             for _, batch in pages_of(reader, np.arange(len(index))):
                 new.add(row_codes(master, batch))

@@ -5,7 +5,10 @@ Better then than during a join.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, MasterFormatError
 from semistream.relation.page_index import PageIndex
@@ -13,6 +16,8 @@ from semistream.relation.storage import Storage
 from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["check_files"]
+
+_LONGEST: Final = 1 << 40
 
 
 def check_files(
@@ -41,7 +46,11 @@ def _check_index(
     starts: tuple[int, ...] | None,
 ) -> None:
     """Check an index against the files that it numbers; with `starts`, it is in code order."""
-    if (fault := _fault(index, [file.bytes for file in stored], starts)) is not None:
+    if (fault := _fault(index, [file.bytes for file in stored], starts)) is None and (
+        role == "index" and (index.place is None) != (manifest.compression is None)
+    ):
+        fault = "only one of them says that pages are compressed"
+    if fault is not None:
         raise MasterFormatError(
             f"Index {storage.shown(manifest.files[role].path)} does not fit its manifest: {fault}. "
             "Restore the files or build the master again."
@@ -57,7 +66,9 @@ def _fault(index: PageIndex, sizes: list[int], starts: tuple[int, ...] | None) -
         return f"it has pages of other files than the {len(sizes):,} of the manifest"
     size = np.array(sizes, np.int64)[index.file]
     inside = (index.offset >= 0) & (index.length > 0) & (index.rows > 0)
-    inside &= (index.length <= size) & (index.offset <= size - index.length)
+    place, stored = _stored(index)
+    inside &= (place >= 0) & (stored > 0) & (stored <= size) & (place <= size - stored)
+    inside &= (stored <= index.length) & (index.length <= _LONGEST)
     if not inside.all():
         return f"page {np.flatnonzero(~inside)[0]} is not inside its file"
     if starts is not None:
@@ -68,6 +79,13 @@ def _fault(index: PageIndex, sizes: list[int], starts: tuple[int, ...] | None) -
         if falls.any():
             return f"page {np.flatnonzero(falls)[0]} is not in the order of its keys"
     return None
+
+
+def _stored(index: PageIndex) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each page begins in its file, and its bytes there."""
+    if index.place is None or index.size is None:
+        return index.offset, index.length
+    return index.place, index.size
 
 
 def _check_sizes(storage: Storage, stored: tuple[StoredFile, ...], index: PageIndex) -> None:
@@ -85,5 +103,6 @@ def _check_sizes(storage: Storage, stored: tuple[StoredFile, ...], index: PageIn
 
 
 def _first_broken(index: PageIndex, number: int, size: int) -> str:
-    cut = np.flatnonzero((index.file == number) & (index.offset + index.length > size))
+    place, stored = _stored(index)
+    cut = np.flatnonzero((index.file == number) & (place + stored > size))
     return f"page {cut[0]}" if len(cut) else "what follows its last page"

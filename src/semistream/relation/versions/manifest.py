@@ -25,7 +25,7 @@ from semistream.errors import (
     OptionError,
 )
 from semistream.relation.storage import Storage, checksum_bytes, storage_faults
-from semistream.relation.versions.manifest_rules import manifest_fault, unknown_fields
+from semistream.relation.versions.manifest_rules import OPTIONAL, manifest_fault, unknown_fields
 
 __all__ = [
     "FORMAT_VERSION",
@@ -112,6 +112,8 @@ class Manifest:
     """As `shard_starts`, for the locator's pages."""
     valid: tuple[str, str] | None = None
     """The columns from when to when a row is valid; no two rows of a key are at the same time."""
+    compression: str | None = None
+    """The codec that pages are compressed with: "lz4" or "zstd"; None if they are not."""
     operation: str = "build"
     """What made the version, for people to read."""
     created: str = field(default_factory=now)
@@ -203,9 +205,10 @@ def commit_manifest(storage: Storage, manifest: Manifest) -> None:
     _check_there(storage, manifest)
     reached("manifest.checked")
     content = asdict(manifest)
-    if manifest.valid is None:
+    for name in OPTIONAL:
         # So that older readers, which do not know of it, read all other master tables.
-        del content["valid"]
+        if content[name] is None:
+            del content[name]
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=2, sort_keys=True)
     try:
         storage.publish(manifest_name(manifest.version), text.encode(), manifest.build_id)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from semistream.errors import SemistreamError
 from semistream.keys import KeyCodec
 
-__all__ = ["is_plain_name", "manifest_fault", "unknown_fields"]
+__all__ = ["OPTIONAL", "is_plain_name", "manifest_fault", "unknown_fields"]
 
 _MOST: Final = 2**62
 
@@ -69,14 +69,16 @@ _TYPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "operation": (_is_text, "a text"),
     "created": (_is_text, "a text"),
     "build_id": (_is_text, "a text"),
+    "compression": (lambda v: v in ("lz4", "zstd"), '"lz4" or "zstd"'),
     "valid": (lambda v: _is_list(v, _is_text) and len(v) == 2, "a list of two names"),
 }
-_OPTIONAL: Final = {"valid"}
+OPTIONAL: Final = {"compression", "valid"}
+"""Fields that a manifest has only if they say something."""
 
 
 def manifest_fault(content: Mapping[str, Any], version: int) -> str | None:
     """What is wrong with the fields of the manifest of this version; None if nothing is."""
-    missing = sorted(_TYPES.keys() - content.keys() - _OPTIONAL)
+    missing = sorted(_TYPES.keys() - content.keys() - OPTIONAL)
     if missing:
         return f"it has no {', '.join(missing)}"
     for name, (fits, what) in _TYPES.items():

@@ -28,6 +28,7 @@ from semistream.relation.build import CODE_COLUMN, Recipe, check_columns, next_v
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import SparkFrame
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
+from semistream.relation.page_file import page_file_name
 from semistream.relation.page_index import PageIndex
 from semistream.relation.storage import Storage
 from semistream.relation.versions.draft import Draft
@@ -72,6 +73,7 @@ def build(
     shards: int,
     filter_bits: int,
     valid: tuple[str, str] | None,
+    compression: str | None,
     replace: bool,
     progress: bool | Report | None,
     metadata: Mapping[bytes, bytes] | None = None,
@@ -86,7 +88,7 @@ def build(
     frame = batch_frame(df, "df")
     weighed = order_by is not None or sample is not None
     chosen = layout or ("given" if weighed else "key")
-    recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards, valid)
+    recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards, valid, compression)
     check_order(frame, chosen, order_by, sample)
     job = _Job.of(frame, storage, recipe, metadata, operation)
     report = reporter(progress)
@@ -200,9 +202,10 @@ class _Job:
         task = WriteTask(
             self.storage.location,
             draft.stem,
-            "pages.arrow",
+            page_file_name(self.recipe.compression),
             _serialised(self.stored_schema),
             self.recipe.page_bytes,
+            self.recipe.compression,
         )
         return _collected(ordered.mapInArrow(task, FILE_ROW), self.recipe.shards)
 
@@ -220,7 +223,8 @@ class _Job:
         return {"locator_files": found.files, "locator_starts": found.starts}, index
 
     def _code_reader(self) -> CodeReader:
-        return CodeReader(self.storage.location, _serialised(self.stored_schema), self.recipe.key)
+        recipe, stored = self.recipe, _serialised(self.stored_schema)
+        return CodeReader(self.storage.location, stored, recipe.key, recipe.compression)
 
     def _frame_of(self, pages: _Pages) -> DataFrame:
         """The page files as a frame for a `CodeReader`, with a task for each file."""
@@ -251,6 +255,7 @@ class _Job:
             page_files=pages.files,
             shard_starts=pages.starts,
             valid=recipe.valid,
+            compression=recipe.compression,
             operation=self.operation,
             **fields,
         )

@@ -152,6 +152,7 @@ class WriteTask:
     schema: bytes
     """Of the rows as they are stored, serialised."""
     page_bytes: int
+    compression: str | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         """A single row of `FILE_ROW`, or none if there was no input."""
@@ -200,7 +201,11 @@ class _File:
         if self.writer is None:
             task = self.task
             self.writer = PageWriter(
-                self.storage, f"data/{self.name}", self.schema, task.page_bytes
+                self.storage,
+                f"data/{self.name}",
+                self.schema,
+                task.page_bytes,
+                compression=task.compression,
             )
         if not self.shards or self.shards[-1] != shard:
             self._end_shard()
@@ -262,6 +267,7 @@ class CodeReader:
     schema: bytes
     """Of the rows as they are stored, serialised."""
     key: tuple[str, ...]
+    compression: str | None = None
 
     def files(self, batches: Batches) -> Iterator[tuple[int, Iterator[tuple[int, Codes]]]]:
         """For each file that the batches name: its first page's number, and its pages' codes.
@@ -273,7 +279,8 @@ class CodeReader:
         for batch in batches:
             for row in batch.to_pylist():
                 index = PageIndex.from_bytes(row["entries"])
-                files = PageFiles(storage, (f"data/{row['name']}",))
+                names = (f"data/{row['name']}",)
+                files = PageFiles(storage, names, compression=self.compression)
                 with PageReader(files, index, stored, "buffered") as reader:
                     yield row["base"], self._page_codes(reader, codec)
 

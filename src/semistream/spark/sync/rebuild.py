@@ -129,6 +129,7 @@ def _built(
         sample=None,
         shards=like.shard_count,
         filter_bits=0 if members is None else members.bits,
+        compression=like.compression,
         valid=like.valid,
         replace=True,
         progress=False,
