@@ -234,8 +234,8 @@ def test_a_manifest_that_cannot_be_is_refused_on_opening(path: Path, what: str) 
 
 
 def test_a_manifest_with_a_new_field_is_of_a_newer_release(path: Path) -> None:
-    forge_manifest(path, lambda content: content.update(compression="zstd"))
-    with pytest.raises(MasterFormatError, match=r"newer semistream: it has compression.*Upgrade"):
+    forge_manifest(path, lambda content: content.update(encryption="aes"))
+    with pytest.raises(MasterFormatError, match=r"newer semistream: it has encryption.*Upgrade"):
         ss.MasterTable.open(path)
 
 
