@@ -1,6 +1,6 @@
 """Three masters in one operator against a chain of three joins, side by side on Spark.
 
-    PYTHONPATH=benchmarks python benchmarks/star.py [--rows 2000000 500000 100000] …
+    python benchmarks/star.py [--rows 2000000 500000 100000] …
 
 Every way gets the same micro-batches: Zipf keys of three masters, whose rows have about 120 bytes.
 Both have the same memory in all. The ways take turns, with a streaming query each; its first
@@ -30,7 +30,7 @@ import semistream as ss
 from results import machine, write_results
 from semistream.workload import ZipfKeys, products
 from semistream.workload.zipf import scattered
-from spark import identity
+from semistream_bench.ways import identity
 
 RESULTS = Path(__file__).parent / "results" / "star.jsonl"
 KEY = "product_id"

@@ -86,8 +86,6 @@ def on_spark(args: argparse.Namespace, folder: Path) -> Iterator[Finding]:
         **{
             "spark.sql.shuffle.partitions": str(args.cores),
             "spark.sql.files.openCostInBytes": str(1 << 20),
-            # Workers import the peers by name.
-            "spark.executorEnv.PYTHONPATH": str(BENCHMARKS),
         },
     )
     measures = SparkMeasures(

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
-Seconds = Mapping[str, list[list[float]]]
-"""By way: for each round, the seconds of each task, pass or trigger in it."""
+from semistream_bench.turns import Seconds
 
 LEAST_MEMORY = 1 << 20
 """Bytes of a budget at least, so that a small R, given to try things out, leaves a join enough."""
-
-
-def in_turns(ways: Mapping[str, Callable[[int], list[float]]], rounds: int) -> Seconds:
-    """Seconds of all ways, which take turns; each is called with the number of the round.
-
-    Round 0 warms up and is not counted. Each round begins with another way.
-    """
-    seconds: dict[str, list[list[float]]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(rounds + 1):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            taken = ways[name](number)
-            say(f"  round {number}, {name}: {statistics.median(taken):.3f} s")
-            if number:
-                seconds[name].append(taken)
-    return seconds
 
 
 @dataclass(frozen=True)

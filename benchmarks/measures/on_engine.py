@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 import semistream as ss
 from engine import InMemory, timed
-from measures.findings import LEAST_MEMORY, Finding, in_turns, say
+from measures.findings import LEAST_MEMORY, Finding, say
 from semistream.workload import ZipfKeys, products, sales
+from semistream_bench.turns import in_turns
 
 KEY = "product_id"
 TASK_TUPLES = 50_000
@@ -92,7 +93,7 @@ class EngineMeasures:
             return [_seconds(engine.run, batches[at : at + length]) for at in starts]
 
         text = f"engine, in place, R {relation.rows:,}, 5 %: a task of {TASK_TUPLES:,} tuples"
-        seconds = in_turns({"engine": tasks}, self.rounds)
+        seconds = in_turns({"engine": tasks}, self.rounds, say)
         return Finding(1, text, 20, seconds, "engine", None, TASK_TUPLES, self._parameters(0.05))
 
     def _against_memory(
@@ -105,7 +106,7 @@ class EngineMeasures:
         _check_alike({name: list(run(streams[0][:5])) for name, run in runs.items()})
         ways = {name: partial(_pass, run, streams) for name, run in runs.items()}
         text = f"engine, {_WHERE[io]}, R {relation.rows:,}, {share * 100:g} % / all of R in memory"
-        seconds = in_turns(ways, self.rounds)
+        seconds = in_turns(ways, self.rounds, say)
         parameters = self._parameters(share)
         return Finding(row, text, bound, seconds, "engine", _ALL_IN_MEMORY, PASS_TUPLES, parameters)
 
@@ -128,7 +129,7 @@ class EngineMeasures:
             outputs[name] = list(engine.run(own[0][:5]))
             ways[name] = partial(_pass, engine.run, own)
         _check_alike(outputs)
-        seconds = in_turns(ways, self.rounds)
+        seconds = in_turns(ways, self.rounds, say)
         for name in ("string", "composite"):
             text = f"engine, {_WHERE[io]}, R {rows:,}, {share * 100:g} %: {name} key / integer key"
             parameters = self._parameters(share)

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from measures.findings import Finding, in_turns, print_table
+from measures.findings import Finding, print_table
+from semistream_bench.turns import in_turns
 
 SECONDS = {"ours": [[1.0, 2.0, 3.0], [2.0, 2.0]], "other": [[4.0], [3.0, 3.0, 9.0]]}
 
@@ -51,6 +52,6 @@ def test_ways_take_turns_and_the_first_round_does_not_count() -> None:
         called.append((number, name))
         return [float(number)]
 
-    seconds = in_turns({name: partial(way, name) for name in "ab"}, rounds=2)
+    seconds = in_turns({name: partial(way, name) for name in "ab"}, 2, print)
     assert called == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
     assert seconds == {"a": [[1.0], [2.0]], "b": [[1.0], [2.0]]}

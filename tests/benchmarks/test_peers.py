@@ -17,7 +17,7 @@ pytest.importorskip("lmdb")
 pytest.importorskip("rocksdict")
 pytest.importorskip("duckdb")
 
-from peers import duckdb_rows, lmdb_rows, rocksdb_rows
+from semistream_bench.peers import duckdb_rows, lmdb_rows, rocksdb_rows
 
 Peer: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 BUILD: dict[str, Callable[[pa.Table, Path], Peer]] = {

@@ -14,8 +14,8 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
-from peers.left_join import Keys, left_join
-from peers.packed_rows import PackedRows
+from semistream_bench.peers.left_join import Keys, left_join
+from semistream_bench.peers.packed_rows import PackedRows
 
 _DATABASE = b"rows"
 _CHUNK_ROWS = 500_000
@@ -55,11 +55,17 @@ class LmdbLookUps:
         return left_join(batches, self.key, self._look_up)
 
     def _look_up(self, keys: Keys) -> tuple[Keys, pa.RecordBatch]:
-        environment, database = self._store()
+        environment, database = self.open()
         with environment.begin(db=database) as transaction:
             return self.packed.found(keys, list(map(transaction.get, _key_bytes(keys))))
 
-    def _store(self) -> tuple[lmdb.Environment, lmdb._Database]:
+    def close(self) -> None:
+        """Close the environment, if it is open."""
+        if (opened := _OPEN.pop(self.path, None)) is not None:
+            opened[0].close()
+
+    def open(self) -> tuple[lmdb.Environment, lmdb._Database]:
+        """The open environment; it stays open in this process."""
         if self.path not in _OPEN:
             environment = lmdb.open(
                 self.path, readonly=True, lock=False, readahead=False, max_dbs=1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +10,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.workload import ZipfKeys, sales
+from semistream_bench.ways import Way
 
-Way = Callable[[DataFrame], DataFrame]
+__all__ = ["StreamFiles"]
 
 
 class StreamFiles:
@@ -21,6 +21,7 @@ class StreamFiles:
     def __init__(
         self, folder: Path, keys: ZipfKeys, tuples: int, rounds: int, batches: int
     ) -> None:
+        """Draw the sales and write them. There is a round 0, to warm up, before `rounds`."""
         self._folder = folder
         for number in range(rounds + 1):
             self._round(number).mkdir(parents=True)
@@ -44,13 +45,12 @@ class StreamFiles:
             .repartition(cores)
         )
         with tempfile.TemporaryDirectory(dir=self._folder) as checkpoint:
-            query = (
-                way(stream)
-                .writeStream.format("noop")
-                .option("checkpointLocation", checkpoint)
-                .trigger(availableNow=True)
-                .start()
-            )
+            writer = (stream if way.by_batch else way.join(stream)).writeStream
+            writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+            if way.by_batch:
+                query = writer.foreachBatch(lambda batch, _: _discard(way.join(batch))).start()
+            else:
+                query = writer.format("noop").start()
             query.awaitTermination()
         took = [
             progress.durationMs["triggerExecution"] / 1e3
@@ -61,3 +61,7 @@ class StreamFiles:
 
     def _round(self, number: int) -> Path:
         return self._folder / f"round-{number}"
+
+
+def _discard(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("append").save()

@@ -22,8 +22,8 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from peers.left_join import Keys, left_join
-from peers.packed_rows import PackedRows
+from semistream_bench.peers.left_join import Keys, left_join
+from semistream_bench.peers.packed_rows import PackedRows
 
 _CHUNK_ROWS = 500_000
 _OPEN: dict[tuple[str, int], Rdict] = {}
@@ -63,10 +63,16 @@ class RocksdbLookUps:
 
     def _look_up(self, keys: Keys) -> tuple[Keys, pa.RecordBatch]:
         asked: list[Any] = _key_bytes(keys)
-        values: Any = self._store().get(asked)
+        values: Any = self.open().get(asked)
         return self.packed.found(keys, values)
 
-    def _store(self) -> Rdict:
+    def close(self) -> None:
+        """Close the database, if it is open."""
+        if (database := _OPEN.pop((self.path, self.cache), None)) is not None:
+            database.close()
+
+    def open(self) -> Rdict:
+        """The open database; it stays open in this process."""
         at = self.path, self.cache
         if at not in _OPEN:
             _OPEN[at] = Rdict(self.path, _options(self.cache), access_type=AccessType.read_only())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from peers.left_join import Keys
+from semistream_bench.peers.left_join import Keys
 
 Records = npt.NDArray[np.void]
 

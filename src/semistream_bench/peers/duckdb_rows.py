@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from peers.left_join import Keys, left_join
+from semistream_bench.peers.left_join import Keys, left_join
 
 _OPEN: dict[tuple[str, str], duckdb.DuckDBPyConnection] = {}
 
@@ -40,7 +40,7 @@ class DuckdbLookUps:
         return left_join(batches, self.key, self._look_up)
 
     def _look_up(self, keys: Keys) -> tuple[Keys, pa.RecordBatch]:
-        connection = self._store()
+        connection = self.open()
         connection.register("asked", pa.table({self.key: keys}))
         query = f"FROM rows SEMI JOIN asked USING ({self.key})"
         found = connection.sql(query).to_arrow_table().combine_chunks()
@@ -53,7 +53,13 @@ class DuckdbLookUps:
             found_keys, rows = found_keys[order], rows.take(pa.array(order))
         return found_keys, rows.to_batches()[0] if rows.num_rows else _nothing(rows.schema)
 
-    def _store(self) -> duckdb.DuckDBPyConnection:
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if (connection := _OPEN.pop((self.path, self.memory), None)) is not None:
+            connection.close()
+
+    def open(self) -> duckdb.DuckDBPyConnection:
+        """The open file; it stays open in this process."""
         at = self.path, self.memory
         if at not in _OPEN:
             connection = duckdb.connect(self.path, read_only=True)

@@ -1,0 +1,129 @@
+"""`semistream bench`: compare ss.join with what a user could pick instead, on this machine.
+
+`semistream` finds the command by the entry point "bench" and loads this module to list it in its
+help, so everything heavy is imported inside the command.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semistream.cli.report import output, reported, side
+from semistream.errors import OptionError
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False)
+
+_PEERS = {"LMDB": "lmdb", "RocksDB": "rocksdict", "DuckDB": "duckdb"}
+
+
+@app.command()
+def bench(
+    rows: Annotated[int, typer.Option(help="Rows of R, about 120 bytes each.")] = 2_000_000,
+    batch: Annotated[int, typer.Option(help="Tuples of a micro-batch.")] = 100_000,
+    batches: Annotated[int, typer.Option(help="Micro-batches of a round that count.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Rounds in which all ways take turns.")] = 3,
+    memory: Annotated[float, typer.Option(help="Memory of a task, in per cent of R.")] = 5.0,
+    exponent: Annotated[float, typer.Option(help="Skew of the keys; 0 for none.")] = 1.0,
+    only: Annotated[
+        str, typer.Option(metavar="WAY,…", help="Just these ways; --list names all.")
+    ] = "",
+    cold: Annotated[bool, typer.Option(help="Also with nothing of R in memory.")] = True,
+    resident: Annotated[bool, typer.Option(help="Also measure each way's memory.")] = True,
+    cores: Annotated[int, typer.Option(help="Tasks at a time.")] = 2,
+    seed: Annotated[int, typer.Option(help="For R and the stream.")] = 20,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to put R for the time; its disk is measured.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where results and charts go.")] = Path("bench"),
+    list_ways: Annotated[bool, typer.Option("--list", help="List the ways and stop.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show results only.")] = False,
+) -> None:
+    """Compare ss.join with Spark's own joins, with key-value stores by hand, and with limits.
+
+    All ways get the same data and take turns. Appends to OUT/results.jsonl and draws a chart.
+    """
+    with reported(side()):
+        from semistream_bench.ways import WAYS
+
+        if list_ways:
+            for name, what in WAYS.items():
+                output().print(f"{name:<24} {what}", highlight=False)
+            return
+        names = _chosen(only, list(WAYS))
+        _check(rows, batch, batches, rounds, memory, exponent, cores)
+        _check_installed(names)
+        from semistream_bench.measure import Comparison
+        from semistream_bench.report import draw, sentence, table, write_lines
+
+        def say(text: str) -> None:
+            if not quiet:
+                side().print(text, highlight=False)
+
+        comparison = Comparison(
+            rows, batch, batches, rounds, memory / 100, exponent, cores, seed, names,
+            cold, resident, say,
+        )  # fmt: skip
+        found = comparison.run(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "rows": rows, "memory_percent": memory, "exponent": exponent, "cores": cores,
+            "seed": seed, "rounds": rounds,
+        }  # fmt: skip
+        write_lines(out / "results.jsonl", found, settings)
+        for where, told in _WHERE.items():
+            some = [one for one in found if one.where == where]
+            if not some:
+                continue
+            title = f"R of {rows:,} rows, {told.format(batch=batch, task=batch // cores)}"
+            output().print(f"\n{title}", highlight=False)
+            output().print(table(some, where))
+            output().print(sentence(some, where.capitalize()), highlight=False)
+            if find_spec("matplotlib") is not None:
+                draw(out / f"{where}.svg", some, title)
+        say(f"written: {out / 'results.jsonl'}")
+
+
+_WHERE = {
+    "warm": "{batch:,} tuples a batch, R in the page cache",
+    "cold": "{task:,} tuples a task without Spark, nothing of R in memory",
+}
+
+
+def _chosen(only: str, known: list[str]) -> list[str]:
+    """Ours, and those that are named; names may have commas of their own."""
+    if not only:
+        return known
+    asked = only.replace(", ", "\0").split(",")
+    names = [name.replace("\0", ", ").strip() for name in asked]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise OptionError(f"There is no way {unknown[0]!r}. The ways: {'; '.join(known)}.")
+    return [name for name in known if name in names or name == known[0]]
+
+
+def _check(
+    rows: int, batch: int, batches: int, rounds: int, memory: float, exponent: float, cores: int
+) -> None:
+    least = {"rows": rows, "batch": batch, "batches": batches, "rounds": rounds, "cores": cores}
+    for name, value in least.items():
+        if value < 1:
+            raise OptionError(f"--{name} is {value}; give at least 1.")
+    if not 0 < memory <= 100:
+        raise OptionError(f"--memory is {memory}; give per cent of R, above 0 and up to 100.")
+    if not 0 <= exponent < 10:
+        raise OptionError(f"--exponent is {exponent}; give 0 (no skew) to 10.")
+
+
+def _check_installed(names: list[str]) -> None:
+    missing = [name for name, module in _PEERS.items() if name in names and not find_spec(module)]
+    if missing:
+        raise OptionError(
+            f"{', '.join(missing)} are not installed: pip install 'semistream[bench]', or choose "
+            "other ways with --only."
+        )

@@ -1,0 +1,171 @@
+"""One comparison: the ways on one shop, warm on Spark, their memory, and cold without Spark."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
+
+import semistream as ss
+from semistream.workload import ZipfKeys
+from semistream_bench.cold import cold_seconds
+from semistream_bench.resident import Resident, forget_peak, resident
+from semistream_bench.shop import Shop
+from semistream_bench.triggers import StreamFiles
+from semistream_bench.turns import Seconds, in_turns
+from semistream_bench.ways import OURS, Way, ways
+
+__all__ = ["Comparison", "Measured", "check_alike"]
+
+_WARM = 2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one way."""
+
+    way: str
+    where: str
+    """"warm": R in the page cache, whole triggers on Spark. "cold": tasks without Spark."""
+    tuples: int
+    seconds: list[float]
+    """Of each trigger or task, of all rounds."""
+    ratio: float
+    """Our rate over this one's, from medians."""
+    ratios: tuple[float, float]
+    """The lowest and the highest of it when each round stands alone."""
+    resident: Resident | None = None
+    failed: str = ""
+    """Why it could not be measured."""
+
+    @property
+    def rate(self) -> float:
+        """Tuples a second, from the median."""
+        return self.tuples / statistics.median(self.seconds) if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Which ways to compare, and how."""
+
+    rows: int
+    tuples: int
+    batches: int
+    rounds: int
+    share: float
+    exponent: float
+    cores: int
+    seed: int
+    names: list[str]
+    cold: bool
+    memory: bool
+    say: Callable[[str], None]
+
+    def run(self, folder: Path | None) -> list[Measured]:
+        """Lay out the data in a temporary folder inside `folder`, and measure."""
+        with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-bench-") as name:
+            shop = Shop(Path(name), self.rows, self.share, self.seed, self.say)
+            if {"LMDB", "RocksDB", "DuckDB"} & set(self.names):
+                shop.add_stores()
+                shop.stores = {n: s for n, s in shop.stores.items() if n in self.names}
+            keys = ZipfKeys(self.rows, self.exponent, seed=self.seed)
+            files = StreamFiles(
+                Path(name, "sales"), keys, self.tuples, self.rounds, _WARM + self.batches
+            )
+            found = self._warm(shop, files)
+            if self.cold:
+                self.say("Cold: without Spark, nothing of R in memory …")
+                tuples = self.tuples // self.cores
+                cold = cold_seconds(shop, tuples, self.exponent, self.rounds, self.say)
+                found += [self._measured(name, "cold", tuples, cold) for name in cold]
+        return found
+
+    def _warm(self, shop: Shop, files: StreamFiles) -> list[Measured]:
+        spark = self._session(shop)
+        self.say(f"Warm: {self.tuples:,} tuples a batch, {shop.memory:,} bytes a task …")
+        every = ways(shop, spark, self.cores, self.names)
+        first = files.first(spark)
+        some, failed = {}, {}
+        for name, way in every.items():
+            try:
+                way.join(first).write.format("noop").mode("append").save()
+                some[name] = way
+            except Exception as error:
+                failed[name] = str(error).strip().partition("\n")[0][:200]
+                self.say(f"  {name} failed: {failed[name]}")
+        check_alike(some, first)
+        timed = {name: partial(self._triggers, files, spark, way) for name, way in some.items()}
+        seconds = in_turns(timed, self.rounds, self.say)
+        spark.stop()
+        held = self._resident(shop, files, list(some)) if self.memory else {}
+        found = [
+            self._measured(name, "warm", self.tuples, seconds, held.get(name)) for name in seconds
+        ]
+        return found + [
+            Measured(name, "warm", self.tuples, [], 0.0, (0.0, 0.0), failed=reason)
+            for name, reason in failed.items()
+        ]
+
+    def _resident(self, shop: Shop, files: StreamFiles, names: list[str]) -> dict[str, Resident]:
+        """The memory of each way, in a session of its own: workers keep what others left."""
+        found = {}
+        for name in names:
+            spark = self._session(shop)
+            (way,) = ways(shop, spark, self.cores, [name]).values()
+            forget_peak(spark)
+            self._triggers(files, spark, way, 0)
+            found[name] = resident(spark)
+            self.say(f"  memory of {name}: {found[name].workers / 1e6:,.0f} MB in workers")
+            spark.stop()
+        return found
+
+    def _session(self, shop: Shop) -> SparkSession:
+        return ss.local_session(
+            cores=self.cores,
+            memory="4g",
+            log=shop.folder / "spark.log",
+            **{
+                "spark.sql.shuffle.partitions": str(self.cores),
+                "spark.sql.files.openCostInBytes": str(1 << 20),
+                "spark.sql.warehouse.dir": str(shop.warehouse),
+            },
+        )
+
+    def _triggers(
+        self, files: StreamFiles, spark: SparkSession, way: Way, number: int
+    ) -> list[float]:
+        return files.trigger_seconds(spark, way, number, _WARM, self.cores)
+
+    def _measured(
+        self, name: str, where: str, tuples: int, seconds: Seconds, held: Resident | None = None
+    ) -> Measured:
+        theirs, ours = seconds[name], seconds[OURS]
+        each = [_ratio(a, b) for a, b in zip(theirs, ours, strict=True)]
+        whole = _ratio(list(chain(*theirs)), list(chain(*ours)))
+        taken = [round(second, 6) for second in chain(*theirs)]
+        return Measured(name, where, tuples, taken, whole, (min(each), max(each)), held)
+
+
+def _ratio(theirs: list[float], ours: list[float]) -> float:
+    return statistics.median(theirs) / statistics.median(ours)
+
+
+def check_alike(some: Mapping[str, Way], batch: DataFrame) -> None:
+    """Raise unless all joins give the same rows for a batch, and the others as many."""
+    sums: dict[str, tuple[int, Decimal]] = {}
+    for name, way in some.items():
+        joined = way.join(batch)
+        hashes = F.xxhash64(*sorted(joined.columns)).cast("decimal(38)")
+        sums[name] = tuple(joined.agg(F.count("*"), F.sum(hashes)).first() or ())
+    joins = {found for name, found in sums.items() if some[name].gives_rows}
+    counts = {count for count, _ in sums.values()}
+    if len(joins) > 1 or len(counts) != 1:
+        raise AssertionError(f"Rows and checksums differ: {sums}")

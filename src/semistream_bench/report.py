@@ -1,0 +1,121 @@
+"""What `semistream bench` shows: a table with bars, JSON lines, and a chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from semistream_bench.measure import Measured
+from semistream_bench.ways import OURS, WAYS
+
+__all__ = ["draw", "machine", "sentence", "table", "write_lines"]
+
+_PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "lmdb", "rocksdict", "duckdb")
+_BAR = 24
+
+
+def table(found: Sequence[Measured], where: str) -> Table:
+    """The ways, fastest first, each with a bar as long as its rate."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("way")
+    for name in ("thousand tuples/s", "ms a batch" if where == "warm" else "ms a task"):
+        shown.add_column(name, justify="right")
+    shown.add_column("semistream is … times as fast", justify="right")
+    shown.add_column("by round", justify="right", style="dim")
+    if any(one.resident for one in found):
+        shown.add_column("MB in Python workers", justify="right")
+        shown.add_column("MB of Java's heap, at most", justify="right")
+    shown.add_column("")
+    most = max((one.rate for one in found), default=1.0)
+    for one in sorted(found, key=lambda one: -one.rate):
+        shown.add_row(*_cells(one, found), _bar(one.rate / most), style=_style(one))
+    return shown
+
+
+def _cells(one: Measured, found: Sequence[Measured]) -> list[str]:
+    if one.failed:
+        return [one.way, "failed", "", "", ""] + [""] * 2 * any(m.resident for m in found)
+    low, high = one.ratios
+    cells = [one.way, f"{one.rate / 1e3:,.0f}", f"{one.tuples / one.rate * 1e3:,.0f}"]
+    cells += ["", ""] if one.way == OURS else [f"{one.ratio:.2f}", f"{low:.2f} to {high:.2f}"]
+    if one.resident:
+        cells += [f"{one.resident.workers / 1e6:,.0f}", f"{one.resident.heap / 1e6:,.0f}"]
+    elif any(m.resident for m in found):
+        cells += ["", ""]
+    return cells
+
+
+def _bar(share: float) -> str:
+    return "█" * max(1, round(share * _BAR))
+
+
+def _style(one: Measured) -> str:
+    if one.way == OURS:
+        return "bold"
+    return "dim" if WAYS.get(one.way, "").startswith("limit") else ""
+
+
+def sentence(found: Iterable[Measured], where: str) -> str:
+    """The comparison in words: what is fastest, whoever it is."""
+    rivals = [m for m in found if m.seconds and not WAYS[m.way].startswith("limit")]
+    others = sorted((m for m in rivals if m.way != OURS), key=lambda m: m.ratio)
+    if not others:
+        return ""
+    best = others[0]
+    if best.ratio >= 1.05:
+        slower = f"{best.ratio:.1f} times as slow"
+        return f"{where}: semistream is the fastest; {best.way} comes next, {slower}."
+    if best.ratio > 0.95:
+        return f"{where}: semistream and {best.way} are about as fast as each other."
+    return f"{where}: {best.way} is the fastest, {1 / best.ratio:.1f} times as fast as semistream."
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions that a figure depends on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    found: dict[str, Any] = {"cpu": next(named, platform.processor()), "cores": os.cpu_count()}
+    found["python"] = platform.python_version()
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write_lines(path: Path, found: Iterable[Measured], settings: Mapping[str, Any]) -> None:
+    """Append a JSON line for each measurement."""
+    at, here = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), machine()
+    with path.open("a", encoding="utf-8") as file:
+        for one in found:
+            line = asdict(one) | {"rate": one.rate, "settings": dict(settings)}
+            held = one.resident
+            line["resident"] = None if held is None else held._asdict()
+            file.write(json.dumps(line | {"machine": here, "at": at}) + "\n")
+
+
+def draw(path: Path, found: Sequence[Measured], title: str) -> None:
+    """A chart with a bar for each way, as an SVG or PNG file."""
+    import matplotlib.pyplot as plt
+
+    shown = sorted((one for one in found if one.seconds), key=lambda one: one.rate)
+    figure, axes = plt.subplots(figsize=(8, 0.42 * len(shown) + 1.2), layout="constrained")
+    colours = ["#2f6f9f" if one.way == OURS else "#b8bec6" for one in shown]
+    bars = axes.barh([one.way for one in shown], [one.rate / 1e3 for one in shown], color=colours)
+    axes.bar_label(bars, [f"{one.rate / 1e3:,.0f}" for one in shown], padding=4)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel="thousand tuples a second", title=title)
+    axes.margins(x=0.12)
+    figure.savefig(path)
+    plt.close(figure)

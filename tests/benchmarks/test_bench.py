@@ -1,0 +1,98 @@
+"""`semistream bench`: its ways give the same rows, and what it says is what it measured."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from semistream_bench.cli import app
+from semistream_bench.measure import Measured
+from semistream_bench.report import sentence, table
+from semistream_bench.resident import Resident, _anonymous, _descendants
+from semistream_bench.ways import OURS, WAYS
+
+pytest.importorskip("lmdb")
+pytest.importorskip("rocksdict")
+pytest.importorskip("duckdb")
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_all_ways_are_measured(tmp_path: Path) -> None:
+    """It fails by itself if the rows of two ways differ."""
+    options = ["--rows", "3000", "--batch", "400", "--batches", "1", "--rounds", "1", "--quiet"]
+    run = CliRunner().invoke(app, [*options, "--folder", str(tmp_path), "--out", f"{tmp_path}/o"])
+    assert run.exit_code == 0, run.output
+    lines = [json.loads(line) for line in (tmp_path / "o" / "results.jsonl").open()]
+    warm = {line["way"]: line for line in lines if line["where"] == "warm"}
+    assert set(warm) == set(WAYS)
+    assert {line["way"] for line in lines if line["where"] == "cold"} == {
+        OURS, "LMDB", "RocksDB", "DuckDB",
+    }  # fmt: skip
+    for line in lines:
+        assert not line["failed"]
+        assert line["rate"] > 0
+        assert len(line["seconds"]) == 1
+        assert line["settings"]["seed"] == 20
+        assert line["machine"]["pyspark"]
+    assert all(line["resident"]["workers"] > 1 << 20 for line in (warm[OURS], warm["LMDB"]))
+    assert (tmp_path / "o" / "warm.svg").read_text().startswith("<?xml")
+    assert not list(tmp_path.glob("semistream-bench-*")), "R is removed"
+
+
+def measured(way: str, seconds: float, ours: float = 1.0) -> Measured:
+    ratio = seconds / ours
+    return Measured(way, "warm", 100, [seconds], ratio, (ratio, ratio))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (2.0, "semistream is the fastest; LMDB comes next, 2.0 times as slow."),
+        (1.01, "semistream and LMDB are about as fast as each other."),
+        (0.5, "LMDB is the fastest, 2.0 times as fast as semistream."),
+    ],
+)
+def test_the_sentence_is_true_for_what_was_measured(seconds: float, said: str) -> None:
+    # A limit is no rival, however fast.
+    found = [measured(OURS, 1.0), measured("LMDB", seconds), measured("identity", 0.1)]
+    assert sentence(found, "Warm") == f"Warm: {said}"
+
+
+def test_the_table_has_all_ways_fastest_first() -> None:
+    failed = Measured("broadcast", "warm", 100, [], 0.0, (0.0, 0.0), failed="no memory")
+    ours = Measured(OURS, "warm", 100, [1.0], 1.0, (1.0, 1.0), Resident(5_000_000, 7_000_000))
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(table([ours, measured("LMDB", 2.0), failed], "warm"))
+    text = console.export_text()
+    places = [text.index(name) for name in (OURS, "LMDB", "broadcast")]
+    assert places[0] < places[1] < places[2]
+    assert "failed" in text
+
+
+def test_what_cannot_be() -> None:
+    for options, message in {
+        ("--rows", "0"): "--rows is 0",
+        ("--memory", "0"): "--memory is 0.0",
+        ("--only", "Oracle"): "There is no way 'Oracle'",
+    }.items():
+        run = CliRunner().invoke(app, list(options))
+        assert run.exit_code != 0
+        assert message in run.output
+
+
+def test_names_with_commas_can_be_chosen() -> None:
+    run = CliRunner().invoke(app, ["--only", "stream-static, sorted,nothing"])
+    assert "There is no way 'nothing'" in run.output
+
+
+def test_the_memory_of_processes_is_read() -> None:
+    assert os.getpid() in _descendants(os.getppid())
+    assert _anonymous(os.getpid()) > 1 << 20
+    assert _anonymous(2**22 + 1) == 0
