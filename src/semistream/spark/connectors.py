@@ -24,11 +24,28 @@ _EXTENSIONS: Final = "spark.sql.extensions"
 _IVY: Final = "spark.jars.ivySettings"
 _LISTS: Final = (_PACKAGES, _JARS, _EXTENSIONS)
 """Settings that are lists: what a user gives is added to."""
-_CENTRAL_ONLY: Final = (
-    '<ivysettings><settings defaultResolver="central"/>'
-    '<resolvers><ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>'
-)
-"""Spark's own list has a repository besides, which may keep one waiting for minutes."""
+_IVY_SETTINGS: Final = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true"/>
+    <chain name="central-or-older">
+      <resolver ref="central"/>
+      <url name="older">
+        <artifact pattern="https://repo1.maven.org/maven2/org/apache/spark/[module]/4.0.0/[module]-4.0.0.[ext]"/>
+      </url>
+    </chain>
+  </resolvers>
+  <modules>
+    <module organisation="org.apache.spark" name="spark-token-provider-kafka-0-10_2.13"
+            resolver="central-or-older"/>
+  </modules>
+</ivysettings>
+"""
+"""Central only: Spark's own list has a repository besides that may keep one waiting for minutes.
+
+A part of the Kafka connector is not in every mirror in each version. Its version 4.0.0 serves all.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,12 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
             "4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         }
     ),
-    "avro": Connector({"4.0": "org.apache.spark:spark-avro_2.13:4.0.0"}),
+    "avro": Connector(
+        {
+            "4.0": "org.apache.spark:spark-avro_2.13:4.0.0",
+            **dict.fromkeys(("4.1", "4.2", "4.3"), "org.apache.spark:spark-avro_2.13:4.1.1"),
+        }
+    ),
     "delta": Connector(
         {
             "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
@@ -122,7 +144,7 @@ def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Itera
     with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         if _PACKAGES in settings and "spark.jars.repositories" not in settings:
             file = Path(folder) / "ivy.xml"
-            file.write_text(_CENTRAL_ONLY)
+            file.write_text(_IVY_SETTINGS)
             settings.setdefault(_IVY, str(file))
         yield settings
 

@@ -7,26 +7,26 @@ where its random generator starts (J. K. Salmon et al.: Parallel random numbers:
 SC 2011). So a tuple depends only on the options and its number: a replay gives the same rows
 however batches and partitions are cut, and executors make them in parallel.
 
-Needs PySpark 4.2, which tells readers where a batch starts.
+`readStream` needs Spark 4.2, which tells readers where a batch starts.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
+from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 from pyspark.sql import datasource as api
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from semistream.errors import OptionError
@@ -41,11 +41,9 @@ SALES: Final = pa.schema(
 BLOCK_ROWS: Final = 1 << 14
 _FIRST_SALE_US: Final = int(np.datetime64("2025-01-01", "us").astype(np.int64))
 _LARGEST_QUANTITY: Final = 9
-_TUPLE: Final = "tuple"
-Offset = dict[str, int]
 _CYCLE: Final = 10.0
 """A bursty stream is fast for the first half of this many seconds and slow for the second."""
-_BURST: Final = 1.8
+BURST: Final = 1.8
 """Its rate in the fast half, in average rates; that in the slow half is 2 − 1.8 = 0.2."""
 _NUMBERS: Final[dict[str, tuple[str, type[int] | type[float], float, float]]] = {
     "keys": ("keys", int, 1, 2**53),
@@ -112,15 +110,15 @@ class SourceOptions:
         if not self.bursty:
             return first + size
         cycle, place = divmod(first, 2 * size)
-        fast = int(size * _BURST)
+        fast = int(size * BURST)
         return cycle * 2 * size + (fast if place < fast else 2 * size)
 
     def arrived(self, seconds: float) -> int:
         """Tuples that have arrived `seconds` after the stream began."""
         if self.bursty:
             cycles, rest = divmod(seconds, _CYCLE)
-            slow = max(rest - _CYCLE / 2, 0.0) * (2 - _BURST)
-            seconds = cycles * _CYCLE + min(rest, _CYCLE / 2) * _BURST + slow
+            slow = max(rest - _CYCLE / 2, 0.0) * (2 - BURST)
+            seconds = cycles * _CYCLE + min(rest, _CYCLE / 2) * BURST + slow
         return int(seconds * (self.rate or 0.0))
 
     def arrival_seconds(self, tuples: ArrayLike) -> NDArray[np.float64]:
@@ -130,9 +128,9 @@ class SourceOptions:
         if not (self.bursty and self.rate):
             return seconds
         cycles, place = np.divmod(seconds, _CYCLE)
-        fast = _CYCLE / 2 * _BURST
-        slow = _CYCLE / 2 + (place - fast) / (2 - _BURST)
-        return cycles * _CYCLE + np.where(place < fast, place / _BURST, slow)
+        fast = _CYCLE / 2 * BURST
+        slow = _CYCLE / 2 + (place - fast) / (2 - BURST)
+        return cycles * _CYCLE + np.where(place < fast, place / BURST, slow)
 
 
 def _parsed(name: str, text: str) -> tuple[str, Any]:
@@ -178,10 +176,22 @@ class SemistreamSource(api.DataSource):
             )
         return SalesReader(self._parsed)
 
-    def streamReader(self, schema: StructType) -> SalesStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> api.DataSourceStreamReader:  # noqa: N802
         """A reader for `spark.readStream`."""
         _check_schema(schema)
+        check_streaming()
+        from semistream.spark.sales_stream import SalesStreamReader
+
         return SalesStreamReader(self._parsed)
+
+
+def check_streaming() -> None:
+    """`OptionError` if this Spark is too old for the stream."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        raise OptionError(
+            f"The made-up stream needs Spark 4.2 or newer, and this is Spark {spark_version}: "
+            "pip install 'pyspark==4.2.*', or read a stream of your own."
+        )
 
 
 def _check_schema(schema: StructType) -> None:
@@ -192,14 +202,12 @@ def _check_schema(schema: StructType) -> None:
         )
 
 
-class _Maker:
+class SalesMaker:
     """Makes stream tuples, in whatever task it is shipped to."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Nothing is made yet, and no clock runs."""
+        """Nothing is made yet."""
         self._options = options
-        self._began: float | None = None
-        self._all_available = False
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
         """The tuples of a range, a batch per block that it touches."""
@@ -209,59 +217,13 @@ class _Maker:
             yield _block(self._options, number).slice(low, high - low)
 
 
-class SalesReader(_Maker, api.DataSourceReader):
+class SalesReader(SalesMaker, api.DataSourceReader):
     """The whole of a stream that ends."""
 
     def partitions(self) -> Sequence[api.InputPartition]:
         """Ranges of whole blocks; Spark needs one even for a stream without tuples."""
         ranges = tuple_ranges(0, self._options.rows or 0, self._options.partitions)
         return ranges or [api.InputPartition((0, 0))]
-
-
-class SalesStreamReader(_Maker, api.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Tuples as they arrive: so many a second, or so many a batch."""
-
-    def initialOffset(self) -> Offset:  # noqa: N802
-        """The first tuple."""
-        return {_TUPLE: 0}
-
-    def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
-        """No batch is larger; with `rate`, all that has arrived is one batch."""
-        size = self._options.rows_per_batch
-        return limits.ReadMaxRows(int(size * _BURST)) if size else limits.ReadAllAvailable()
-
-    def latestOffset(self, start: Offset, limit: limits.ReadLimit) -> Offset:  # noqa: N802
-        """One past the last tuple of the batch that begins at `start`."""
-        first, rows = start[_TUPLE], self._options.rows
-        last = self._available(first, isinstance(limit, limits.ReadAllAvailable))
-        if isinstance(limit, limits.ReadMaxRows):
-            last = min(last, first + limit.max_rows)
-        return {_TUPLE: max(first, last if rows is None else min(last, rows))}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """All `rows` are available now."""
-        if self._options.rows is None:
-            raise OptionError(
-                "An endless stream has no end to run up to. Say how many rows with "
-                '.option("rows", …), or use another trigger than availableNow.'
-            )
-        self._all_available = True
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[api.InputPartition]:
-        """Ranges of whole blocks, except at the two ends."""
-        return tuple_ranges(start[_TUPLE], end[_TUPLE], self._options.partitions)
-
-    def _available(self, first: int, everything: bool) -> int:
-        options = self._options
-        if options.rows is not None and everything and (self._all_available or not options.rate):
-            return options.rows
-        if not options.rate:
-            return options.batch_end(first)
-        now = time.monotonic()
-        if self._began is None:
-            # Set the clock as if the stream had always run, so that a restart goes on here.
-            self._began = now - float(options.arrival_seconds(first))
-        return options.arrived(now - self._began)
 
 
 def tuple_ranges(start: int, stop: int, count: int) -> list[api.InputPartition]:
