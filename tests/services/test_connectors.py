@@ -15,6 +15,7 @@ from tests.services.conftest import Topics
 SCRIPT = Path(__file__).with_name("connectors_script.py")
 
 
+@pytest.mark.connectors
 @pytest.mark.timeout(900)
 def test_every_connector_that_fits_this_spark_is_resolved_and_works(
     topics: Topics, tmp_path: Path

@@ -7,6 +7,7 @@ here knows which. A jar that the session is given as a file is not resolved agai
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Final
 
 from semistream.errors import ConnectorError
 
-__all__ = ["CONNECTORS", "Connector", "resolved"]
+__all__ = ["CONNECTORS", "Connector", "misfit", "resolved"]
 
 _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
@@ -46,6 +47,13 @@ _IVY_SETTINGS: Final = """\
 
 A part of the Kafka connector is not in every mirror in each version. Its version 4.0.0 serves all.
 """
+
+
+_LINKER: Final = re.compile(
+    r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
+    r"IncompatibleClassChangeError|IllegalAccessError)\b"
+)
+"""How Java says that a jar was made for another version of what it calls."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,30 @@ def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Itera
             file.write_text(_IVY_SETTINGS)
             settings.setdefault(_IVY, str(file))
         yield settings
+
+
+def misfit(said: str, spark: str) -> ConnectorError | None:
+    """If Java says, in this text, that a jar does not fit: that, in words, with what would."""
+    found = _LINKER.search(said)
+    if found is None:
+        return None
+    name = next((one for one in CONNECTORS if re.search(rf"[./]{one}[./]", said)), None)
+    what = "A jar" if name is None else f"The {name} connector"
+    return ConnectorError(
+        f"{what} in this session was made for another version of Spark than {spark}, which runs "
+        f"here: Java says {found[1]}. {_fitting(name, spark)}"
+    )
+
+
+def _fitting(name: str | None, spark: str) -> str:
+    """What to take instead."""
+    if name is None:
+        return "Take its release for this Spark, or another Spark."
+    fits = CONNECTORS[name].packages
+    if CONNECTORS[name].fits(spark):
+        return f"For this Spark take {fits[_minor(spark)]}."
+    newest = max(fits)
+    return f"Take Spark {newest} (pip install 'pyspark=={newest}.*') with {fits[newest]}."
 
 
 def _known(name: str) -> Connector:
