@@ -6,7 +6,7 @@
 Nothing runs: `ss.plan` with `task_tuples`, which is what "auto" follows on Spark, is asked for one
 shard of a relation that is not stored, with the shipped cost factors and pages that come from the
 disk. A worker's resident memory is what benchmarks/worker_memory.py measured of an idle worker, and
-what it allows above that. The table stands in docs/cluster.md, and a test compares.
+what it allows above that. Both tables stand in docs/cluster.md, and a test compares.
 """
 
 from __future__ import annotations
@@ -95,12 +95,23 @@ def table(lines: Iterable[Mapping[str, Any]]) -> str:
         f"| {one['task_rate'] * one['shards']:,.0f} |"
         for one in lines
     ]
-    return "\n".join([head, "|" + " --- |" * head.count(" | ") + " --- |", *rows])
+    return "\n".join([head, "|" + " --- |" * (head.count("|") - 1), *rows])
 
 
-def written() -> list[dict[str, Any]]:
-    """The results in the file."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+def worker_table(lines: Iterable[Mapping[str, Any]]) -> str:
+    """What was measured of workers, as a table in Markdown."""
+    head = "| `memory` | idle worker | worker with a join | above idle | its address space |"
+    rows = [
+        f"| {one['memory_mb']} MB | {one['idle_mb']:.0f} MB | {one['ours_mb']:.0f} MB "
+        f"| {one['above_idle_mb']:.0f} MB | {one['address_space_mb']:,.0f} MB |"
+        for one in lines
+    ]
+    return "\n".join([head, "|" + " --- |" * 5, *rows])
+
+
+def written(path: Path = RESULTS) -> list[dict[str, Any]]:
+    """The results in a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def main() -> None:
@@ -108,10 +119,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="of the written results")
     if not parser.parse_args().table:
-        idle = json.loads(WORKERS.read_text().splitlines()[0])["idle_mb"]
+        idle = written(WORKERS)[0]["idle_mb"]
         lines = [sized(rows, *batch, idle) for rows in ROWS for batch in BATCHES]
         write_results(RESULTS, lines, machine(ss.__version__))
-    print(table(written()))
+    print(f"{worker_table(written(WORKERS))}\n\n{table(written())}")
 
 
 if __name__ == "__main__":
