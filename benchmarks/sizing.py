@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import semistream as ss
+import worker_memory
 from results import machine, write_results
 from semistream.cost.factors import shipped_factors
 from semistream.relation import MasterTable
 from semistream_papers.workloads.synthetic_master import SyntheticMaster
 from worker_memory import FACTOR, FIXED
-from worker_memory import RESULTS as WORKERS
 
 RESULTS: Final = Path(__file__).parent / "results" / "sizing.jsonl"
+WORKERS: Final = worker_memory.RESULTS
 ROW_BYTES: Final = 120
 SKEW: Final = 1.0
 SHARD_ROWS: Final = 40_000_000

@@ -9,7 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from semistream.errors import OptionError
-from semistream.spark.source import BLOCK_ROWS, SourceOptions, register_source
+from semistream.spark.sales import BLOCK_ROWS, SourceOptions
+from semistream.spark.source import register_source
 from semistream.testing import Row, assert_same_rows, rows_of
 from tests.spark.test_source import SMALL, made
 

@@ -12,15 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.errors import OptionError
 from semistream.spark import source
-from semistream.spark.source import (
+from semistream.spark.sales import (
     BLOCK_ROWS,
     SALES,
     SalesReader,
-    SemistreamSource,
     SourceOptions,
-    register_source,
     tuple_ranges,
 )
+from semistream.spark.source import SemistreamSource, register_source
 from semistream.testing import Row, rows_of
 from semistream.workload import ZipfKeys, sales
 

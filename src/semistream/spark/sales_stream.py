@@ -14,7 +14,7 @@ from pyspark.sql import datasource as api
 from pyspark.sql.streaming import datasource as limits
 
 from semistream.errors import OptionError
-from semistream.spark.source import BURST, SalesMaker, SourceOptions, tuple_ranges
+from semistream.spark.sales import BURST, SalesMaker, SourceOptions, tuple_ranges
 
 __all__ = ["SalesStreamReader"]
 
