@@ -6,11 +6,21 @@ STAMP  := $(VENV)/.installed
 # Tests with a target of their own.
 APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services
 
+# Sparks beside that of .venv, each in an environment of its own. Before 4.2, Spark leaves sockets open.
+SPARKS := 4.0 4.1 4.3
+OLDER  := -W default::pytest.PytestUnraisableExceptionWarning
+SITE   := import sysconfig; print(sysconfig.get_path('purelib'))
+FEW    := $(addprefix tests/spark/,test_join.py::test_large_strings_and_time_zones_of_the_session \
+  test_join_stream.py::test_a_stream_joins_as_sparks_stream_static_join_does \
+  pipeline/test_pipeline.py::test_routes_end_apart_and_nothing_is_lost \
+  shards/test_join_shards.py::test_shards_agree_with_spark \
+  test_sync.py::test_a_stream_goes_on_where_it_stopped test_source.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures recovery services-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test slow figures recovery services-test spark-matrix spark-matrix-short chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
@@ -29,7 +39,27 @@ recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline,
 
 services-test: $(STAMP) ## Start Kafka, PostgreSQL, MariaDB and an S3 server on loopback, and test with them
 	$(BIN)/python -m tests.services install
-	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services
+	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services -m "not iceberg"
+
+spark-matrix: $(STAMP) $(SPARKS:%=.venv-spark-%/.installed) ## Run the Spark tests on 4.1 with Iceberg, 4.2 with Delta, and 4.3
+	$(BIN)/python -m tests.services install
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/spark
+	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services -m "not iceberg"
+	for python in .venv-spark-4.1/bin/python .venv-spark-4.3/bin/python; do \
+	  $$python -m pytest -n 2 --dist worksteal $(OLDER) tests/spark || exit; \
+	done
+	.venv-spark-4.1/bin/python -m tests.services run -- \
+	  .venv-spark-4.1/bin/python -m pytest $(OLDER) tests/services -m "iceberg or connectors"
+	.venv-spark-4.3/bin/python -m tests.services run -- \
+	  .venv-spark-4.3/bin/python -m pytest tests/services -m connectors
+
+spark-matrix-short: $(STAMP) $(SPARKS:%=.venv-spark-%/.installed) ## A few of them on 4.0, 4.1 and 4.3
+	$(BIN)/python -m tests.services install
+	.venv-spark-4.0/bin/python -m pytest $(OLDER) tests/spark/shards/test_join_shards.py -k agree_with_spark
+	.venv-spark-4.3/bin/python -m pytest $(FEW)
+	.venv-spark-4.1/bin/python -m pytest $(OLDER) $(FEW)
+	.venv-spark-4.1/bin/python -m tests.services run -- \
+	  .venv-spark-4.1/bin/python -m pytest $(OLDER) tests/services -m "iceberg or connectors"
 
 chaos: $(STAMP) ## Attack it with faults, kills, hostile files and random joins: MINUTES=2 SEED=1
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
@@ -73,7 +103,7 @@ dist: $(STAMP) ## Build wheel and source archive into dist/
 	$(BIN)/python -m build
 
 clean: ## Remove the virtual environment, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) .venv-spark-* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
 	find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # A change of pyproject.toml, and nothing else, installs again.
@@ -86,4 +116,12 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(BIN)/semistream compile
+	@touch $@
+
+# All that it has not itself, it takes from .venv.
+.venv-spark-%/.installed: $(STAMP)
+	$(PYTHON) -m venv .venv-spark-$*
+	.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==$*.*'
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" \
+	  > "$$(.venv-spark-$*/bin/python -c "$(SITE)")/rest.pth"
 	@touch $@

@@ -8,6 +8,7 @@ with other settings of Python gets workers of its own, so each way has fresh one
 RssAnon of /proc: pages of files, such as those of a mapped master table, are not in it. It counts
 for each worker what all of them share since they were forked from one process; that is in idle
 workers too, and so drops out. What is allowed above idle is 1.25 times the budget and 64 MB.
+Besides it notes VmSize, the address space, which `spark.executor.pyspark.memory` limits.
 
 Run it twice: what compiled kernels has held the compiler ever since. Writes one JSON line per
 budget.
@@ -16,7 +17,6 @@ budget.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,20 +43,21 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A row that says which worker this is and how many bytes of anonymous memory it has."""
+    """A row with the bytes of this worker's anonymous memory, and of its address space."""
     for _ in batches:
         pass
     status = Path("/proc/self/status").read_text()
-    kilobytes = next(line.split()[1] for line in status.splitlines() if "RssAnon" in line)
-    row = {"worker": os.getpid(), "bytes": int(kilobytes) * 1024}
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    row = {name: int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "VmSize")}
     yield pa.RecordBatch.from_pylist([row])
 
 
-def workers(spark: SparkSession) -> dict[int, int]:
-    """The anonymous bytes of each worker that answers."""
+def workers(spark: SparkSession) -> tuple[int, int]:
+    """The most anonymous memory and the most address space of the workers that answer."""
     cores = spark.sparkContext.defaultParallelism
-    frame = spark.range(0, cores, 1, cores).mapInArrow(measured, "worker long, bytes long")
-    return {row["worker"]: row["bytes"] for row in frame.collect()}
+    frame = spark.range(0, cores, 1, cores).mapInArrow(measured, "RssAnon long, VmSize long")
+    found = frame.collect()
+    return max(row["RssAnon"] for row in found), max(row["VmSize"] for row in found)
 
 
 def run(stream: DataFrame, times: int) -> None:
@@ -70,10 +71,13 @@ def fresh(spark: SparkSession, number: int) -> None:
     spark.sparkContext.environment["SEMISTREAM_BENCHMARK"] = str(number)
 
 
-def line(budget: int, idle: int, ours: int, args: argparse.Namespace) -> dict[str, Any]:
+def line(
+    budget: int, idle: int, ours: int, address: int, args: argparse.Namespace
+) -> dict[str, Any]:
     """What is written of one budget; MB of a million bytes."""
     allowed = FACTOR * budget * MB + FIXED * MB
     figures = {"idle": idle, "ours": ours, "above idle": ours - idle, "allowed": allowed}
+    figures["address space"] = address
     shown = ", ".join(f"{name} {size / MB:.0f} MB" for name, size in figures.items())
     print(f"memory {budget} MB: {shown}")
     named = {f"{name.replace(' ', '_')}_mb": round(size / MB, 1) for name, size in figures.items()}
@@ -101,14 +105,14 @@ def main() -> None:
         stream = spark.read.parquet(str(Path(folder) / "sales-*.parquet"))
         lines = []
         run(stream.mapInArrow(identity, stream.schema), args.batches)
-        idle = max(workers(spark).values())
+        idle, _ = workers(spark)
         for number, budget in enumerate(BUDGETS):
             fresh(spark, number)
             joined = ss.join(
                 stream, master, on="product_id", how="left", memory=budget * MB, io=args.io
             )
             run(joined, args.batches)
-            lines.append(line(budget, idle, max(workers(spark).values()), args))
+            lines.append(line(budget, idle, *workers(spark), args))
     write_results(RESULTS, lines, machine(ss.__version__))
 
 

@@ -65,11 +65,17 @@ def install() -> None:
             raise ServiceError(
                 f"Missing: {', '.join(missing)}. Install with: sudo {' '.join(order)}"
             )
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-q"], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(order, check=True, env=environment, stdout=subprocess.DEVNULL)
+        for step in (["apt-get", "update", "-q"], order):
+            _installed(step)
     for name in ("broker", "kafka-connector"):
         jars(name)
+
+
+def _installed(order: Sequence[str]) -> None:
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(order, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ServiceError(f"{' '.join(order)} failed:\n{(done.stderr or done.stdout)[-2000:]}")
 
 
 def main() -> int:

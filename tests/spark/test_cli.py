@@ -19,6 +19,7 @@ import semistream as ss
 from semistream import cli
 from semistream.spark.pipeline.lease import Lease
 from semistream.testing import Row, assert_same_rows, oracle_join, rows_of
+from tests.spark.versions import needs_made_up_stream
 
 pytestmark = pytest.mark.service
 
@@ -127,6 +128,7 @@ def rows_in(path: Path, *columns: str) -> list[Row]:
     return sorted(rows_of(ds.dataset(path, partitioning="hive").to_table().select(list(columns))))
 
 
+@needs_made_up_stream
 @pytest.mark.slow
 def test_run_once_joins_what_there_is(
     run: Callable[..., Result], spark: SparkSession, pipeline: Path, tmp_path: Path
@@ -179,6 +181,7 @@ def star(pipeline: Path, tmp_path: Path) -> Path:
     return pipeline
 
 
+@needs_made_up_stream
 @pytest.mark.slow
 def test_run_once_with_two_masters(
     run: Callable[..., Result], spark: SparkSession, star: Path, tmp_path: Path
@@ -273,6 +276,7 @@ def stepped(pipeline: Path, tmp_path: Path) -> Path:
     return pipeline
 
 
+@needs_made_up_stream
 @pytest.mark.slow
 def test_run_with_steps_and_terms(
     run: Callable[..., Result], spark: SparkSession, stepped: Path, tmp_path: Path
@@ -387,6 +391,7 @@ def test_a_checkpoint_in_use_is_told_before_spark_starts(
     lease.release()
 
 
+@needs_made_up_stream
 @pytest.mark.slow
 def test_demo_enriches_every_sale_and_compares(
     run: Callable[..., Result], spark: SparkSession, tmp_path: Path

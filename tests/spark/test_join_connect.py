@@ -11,6 +11,7 @@ import semistream as ss
 from semistream.testing import assert_same_rows, oracle_join
 from semistream.workload import products
 from tests.spark.other_session import OtherSession
+from tests.spark.versions import needs_made_up_stream
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -47,6 +48,7 @@ answer = found
 """
 
 
+@needs_made_up_stream
 def test_batch_stream_and_source(connect: OtherSession, tmp_path: Path) -> None:
     master = ss.MasterTable.from_arrow(GOODS, tmp_path / "small.master", key="id")
     goods = products(100, seed=1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from semistream.errors import ConnectorError
-from semistream.spark.connectors import CONNECTORS, resolved
+from semistream.spark.connectors import CONNECTORS, misfit, resolved
 
 
 def packages(names: list[str], spark: str, **conf: str) -> list[str]:
@@ -72,3 +73,24 @@ def test_coordinates_are_well_formed() -> None:
         for spark, one in connector.packages.items():
             assert re.fullmatch(r"4\.\d", spark)
             assert re.fullmatch(r"[\w.]+:[\w.-]+:\d+\.\d+\.\d+", one)
+
+
+def test_a_jar_made_for_another_spark_is_told_in_words() -> None:
+    java = "java.lang.NoSuchMethodError: 'void org.apache.X.y()' at org.apache.spark.sql.delta.Z"
+    assert re.search(
+        r"The delta connector .* than 4\.3\.0.*NoSuchMethodError.*Spark 4\.2 .*delta-spark_4\.2",
+        str(misfit(java, "4.3.0")),
+    )
+    java = "java.lang.IncompatibleClassChangeError: x at org.apache.iceberg.spark.SparkTable"
+    assert "Spark 4.1" in str(misfit(java, "4.2.1"))
+    assert "For this Spark take org.apache.iceberg:" in str(misfit(java, "4.0.1"))
+    assert str(misfit("java.lang.AbstractMethodError: z", "4.2.1")).startswith("A jar in this")
+    assert misfit("java.lang.RuntimeException: delta.x", "4.2.1") is None
+
+
+def test_a_part_of_kafka_that_a_mirror_lacks_has_an_older_release() -> None:
+    with resolved(["kafka"], "4.2.0", {}) as settings:
+        tree = ElementTree.parse(settings["spark.jars.ivySettings"])
+    (module,) = tree.iter("module")
+    assert module.get("name") == "spark-token-provider-kafka-0-10_2.13"
+    assert module.get("resolver") == next(tree.iter("chain")).get("name")

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PythonException, SparkRuntimeException
 
 from semistream.errors import (
+    ConnectorError,
     CorruptPageError,
     SemistreamError,
     SinkError,
@@ -176,3 +177,10 @@ def test_the_process_that_starts_workers_counts_as_one() -> None:
         "\tat org.apache.spark.api.python.PythonWorkerFactory.createThroughDaemon(x.scala:1)"
     )
     assert "A worker process" in str(explained(SparkRuntimeException(text), "shop"))
+
+
+def test_a_jar_that_was_made_for_another_spark_is_told_in_words() -> None:
+    said = "java.lang.NoSuchMethodError: 'x' at org.apache.spark.sql.delta.files.Y.z(Y.scala:1)"
+    clear = explained(SparkRuntimeException(said), "shop")
+    assert isinstance(clear, ConnectorError)
+    assert str(clear).startswith("The delta connector in this session was made for another")

@@ -92,6 +92,9 @@ def demo(
     """On Spark: build a master table, enrich bursty sales, and compare with Spark's own join."""
     out, console = output(), side()
     with reported(console), _folder(keep) as folder, spark_errors("demo"):
+        from semistream.spark.source import check_streaming
+
+        check_streaming()
         tasks = min(os.cpu_count() or 2, 4)
         scene = _Scene(folder, products, rate, seconds, share, seed, tasks)
         console.print("Starting Spark, and compiling if it is the first time …", style="dim")

@@ -111,9 +111,27 @@ def _spark() -> list[Finding]:
         others = [f"{name}: pyspark=={max(CONNECTORS[name].packages)}.*" for name in lacks]
         advice = f"For others install another Spark ({'; '.join(others)})."
     return [
-        Finding("Spark", GOOD, f"pyspark {pyspark.__version__}"),
+        _spark_itself(pyspark.__version__),
         Finding("connectors", NOTE if lacks else GOOD, f"fit: {', '.join(fits)}", advice),
     ]
+
+
+def _spark_itself(version: str) -> Finding:
+    from semistream.errors import OptionError
+    from semistream.spark.source import check_streaming
+
+    found = f"pyspark {version}"
+    home = os.environ.get("SPARK_HOME")
+    if not version.startswith("4."):
+        return Finding("Spark", BAD, found, "pip install 'pyspark==4.2.*': 4.0 to 4.3 work.")
+    if home and not list(Path(home).glob(f"jars/spark-core_*-{version}.jar")):
+        advice = "Its jars are of another version: unset SPARK_HOME."
+        return Finding("Spark", BAD, f"{found}, but SPARK_HOME is {home}", advice)
+    try:
+        check_streaming()
+    except OptionError as error:
+        return Finding("Spark", NOTE, found, str(error))
+    return Finding("Spark", GOOD, found)
 
 
 def _memory() -> list[Finding]:

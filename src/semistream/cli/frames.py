@@ -96,8 +96,10 @@ def spark_errors(what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
+        _raise_misfit(error)
         raise SourceError(f"{what}: Spark says: {_said(str(error))}") from harmless(error)
     except Py4JJavaError as error:
+        _raise_misfit(error)
         # Errors without a Python class in Spark, such as an unknown format.
         said = str(error.java_exception.getMessage())
         raise SourceError(f"{what}: Spark says: {_said(said)}") from harmless(error)
@@ -106,6 +108,17 @@ def spark_errors(what: str) -> Iterator[None]:
             f"{what}: Spark's Java process has ended; it may have been killed, or have run out of "
             "memory. Run it again."
         ) from error
+
+
+def _raise_misfit(error: Exception) -> None:
+    """Raise a `ConnectorError` if a jar of the session was made for another Spark."""
+    from pyspark import __version__ as spark_version
+
+    from semistream.spark.connectors import misfit
+
+    clear = misfit(f"{error}\n{getattr(error, '_stackTrace', '')}", spark_version)
+    if clear is not None:
+        raise clear from error
 
 
 def _said(message: str) -> str:

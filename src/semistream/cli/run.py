@@ -310,6 +310,10 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
 
 def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
     """The stream that a file asks for."""
+    if source.format == "semistream":
+        from semistream.spark.source import check_streaming
+
+        check_streaming()
     reader = spark.readStream.format(source.format).options(**source.options)
     if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Final
 
 import pyarrow as pa
@@ -91,9 +92,31 @@ def arrow_schema(
 ) -> pa.Schema:
     """The Arrow schema of the batches that Spark makes of this frame; `what` names it."""
     try:
-        return to_arrow_schema(df.schema, timezone=timezone, prefers_large_types=large_types)
+        return _to_arrow(df.schema, timezone, large_types)
     except PySparkException as error:
         raise UnsupportedTypeError(
             f"The {what} has a column that Spark cannot hand over as Arrow: {error}. "
             "Cast it to another type, or leave it out."
         ) from error
+
+
+def _to_arrow(schema: StructType, timezone: str | None, large_types: bool) -> pa.Schema:
+    if "timezone" in signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone=timezone, prefers_large_types=large_types)
+    # Before Spark 4.2 it says UTC for every instant; batches have the session's time zone.
+    found = to_arrow_schema(schema, prefers_large_types=large_types)
+    return pa.schema([in_zone(field, timezone) for field in found])
+
+
+def in_zone(field: pa.Field, timezone: str | None) -> pa.Field:
+    """The field with all instants in it, at any depth, in another time zone."""
+    kind = field.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        kind = pa.timestamp(kind.unit, timezone)
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([in_zone(one, timezone) for one in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(in_zone(kind.value_field, timezone))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(in_zone(kind.key_field, timezone), in_zone(kind.item_field, timezone))
+    return field.with_type(kind)

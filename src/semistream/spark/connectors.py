@@ -7,6 +7,7 @@ here knows which. A jar that the session is given as a file is not resolved agai
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Final
 
 from semistream.errors import ConnectorError
 
-__all__ = ["CONNECTORS", "Connector", "resolved"]
+__all__ = ["CONNECTORS", "Connector", "misfit", "resolved"]
 
 _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
@@ -24,11 +25,35 @@ _EXTENSIONS: Final = "spark.sql.extensions"
 _IVY: Final = "spark.jars.ivySettings"
 _LISTS: Final = (_PACKAGES, _JARS, _EXTENSIONS)
 """Settings that are lists: what a user gives is added to."""
-_CENTRAL_ONLY: Final = (
-    '<ivysettings><settings defaultResolver="central"/>'
-    '<resolvers><ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>'
+_IVY_SETTINGS: Final = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true"/>
+    <chain name="central-or-older">
+      <resolver ref="central"/>
+      <url name="older">
+        <artifact pattern="https://repo1.maven.org/maven2/org/apache/spark/[module]/4.0.0/[module]-4.0.0.[ext]"/>
+      </url>
+    </chain>
+  </resolvers>
+  <modules>
+    <module organisation="org.apache.spark" name="spark-token-provider-kafka-0-10_2.13"
+            resolver="central-or-older"/>
+  </modules>
+</ivysettings>
+"""
+"""Central only: Spark's own list has a repository besides that may keep one waiting for minutes.
+
+A part of the Kafka connector is not in every mirror in each version. Its version 4.0.0 serves all.
+"""
+
+
+_LINKER: Final = re.compile(
+    r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
+    r"IncompatibleClassChangeError|IllegalAccessError)\b"
 )
-"""Spark's own list has a repository besides, which may keep one waiting for minutes."""
+"""How Java says that a jar was made for another version of what it calls."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +98,12 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
             "4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         }
     ),
-    "avro": Connector({"4.0": "org.apache.spark:spark-avro_2.13:4.0.0"}),
+    "avro": Connector(
+        {
+            "4.0": "org.apache.spark:spark-avro_2.13:4.0.0",
+            **dict.fromkeys(("4.1", "4.2", "4.3"), "org.apache.spark:spark-avro_2.13:4.1.1"),
+        }
+    ),
     "delta": Connector(
         {
             "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
@@ -122,9 +152,33 @@ def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Itera
     with tempfile.TemporaryDirectory(prefix="semistream-") as folder:
         if _PACKAGES in settings and "spark.jars.repositories" not in settings:
             file = Path(folder) / "ivy.xml"
-            file.write_text(_CENTRAL_ONLY)
+            file.write_text(_IVY_SETTINGS)
             settings.setdefault(_IVY, str(file))
         yield settings
+
+
+def misfit(said: str, spark: str) -> ConnectorError | None:
+    """If Java says, in this text, that a jar does not fit: that, in words, with what would."""
+    found = _LINKER.search(said)
+    if found is None:
+        return None
+    name = next((one for one in CONNECTORS if re.search(rf"[./]{one}[./]", said)), None)
+    what = "A jar" if name is None else f"The {name} connector"
+    return ConnectorError(
+        f"{what} in this session was made for another version of Spark than {spark}, which runs "
+        f"here: Java says {found[1]}. {_fitting(name, spark)}"
+    )
+
+
+def _fitting(name: str | None, spark: str) -> str:
+    """What to take instead."""
+    if name is None:
+        return "Take its release for this Spark, or another Spark."
+    fits = CONNECTORS[name].packages
+    if CONNECTORS[name].fits(spark):
+        return f"For this Spark take {fits[_minor(spark)]}."
+    newest = max(fits)
+    return f"Take Spark {newest} (pip install 'pyspark=={newest}.*') with {fits[newest]}."
 
 
 def _known(name: str) -> Connector:

@@ -7,11 +7,13 @@ import re
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 
 from semistream import errors
 from semistream.errors import SemistreamError, SparkLostError
 from semistream.relation.storage import harmless, scrubbed, storage_error
+from semistream.spark.connectors import misfit
 from semistream.spark.pipeline.sinks import CallableSink
 
 __all__ = ["explained"]
@@ -52,7 +54,7 @@ def explained(error: BaseException, name: str) -> BaseException:
     """The error itself if it is clear; else one of ours in its place, with it as the cause."""
     if isinstance(error, SemistreamError):
         return error
-    made = _refused_by_java(error, name) or _lost(error, name)
+    made = _misfit(error) or _refused_by_java(error, name) or _lost(error, name)
     made = made or _from_worker(error) or _refused(error, name)
     if made is None and harmless(error) is None:
         made = SemistreamError(f"The pipeline {name} has failed: {scrubbed(str(error))}")
@@ -62,6 +64,14 @@ def explained(error: BaseException, name: str) -> BaseException:
     # Without a cause, Python would show the error that this one was made from.
     made.__suppress_context__ = True
     return made
+
+
+def _misfit(error: BaseException) -> SemistreamError | None:
+    """If a jar of the session was made for another Spark."""
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    # This trace is no public part of Spark.
+    return misfit(f"{error}\n{getattr(error, '_stackTrace', '')}", spark_version)
 
 
 def _lost(error: BaseException, name: str) -> SemistreamError | None:

@@ -136,7 +136,11 @@ def divided(df: DataFrame, keys: KeyShards) -> DataFrame:
     names = _free_names(df)
     added = [StructField(name, IntegerType(), nullable=False) for name in names]
     addressed = df.mapInArrow(_operator(keys, names), StructType([*df.schema.fields, *added]))
-    return addressed.repartitionById(keys.count, addressed[names[1]])
+    task = addressed[names[1]]
+    if hasattr(addressed, "repartitionById"):
+        return addressed.repartitionById(keys.count, task)
+    # Before Spark 4.1, some tasks get the tuples of several shards and others none.
+    return addressed.repartition(keys.count, task)
 
 
 def _free_names(df: DataFrame) -> tuple[str, str]:
