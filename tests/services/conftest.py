@@ -13,7 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
-def _where(name: str) -> str:
+def where(name: str) -> str:
+    """Where a service is."""
     found = os.environ.get(f"SEMISTREAM_TEST_{name}")
     if found is None:
         pytest.fail(f"{name} does not run. Run these tests with: make services-test")
@@ -51,7 +52,7 @@ class Topics:
 @pytest.fixture(scope="session")
 def topics() -> Topics:
     """The broker."""
-    return Topics(_where("KAFKA"))
+    return Topics(where("KAFKA"))
 
 
 @pytest.fixture

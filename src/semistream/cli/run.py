@@ -310,7 +310,13 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
 
 def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
     """The stream that a file asks for."""
-    reader = spark.readStream.format(source.format).options(**source.options)
+    from semistream.environment import filled
+
+    given = {
+        name: filled(value) if isinstance(value, str) else value
+        for name, value in source.options.items()
+    }
+    reader = spark.readStream.format(source.format).options(**given)
     if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)
     frame = reader.load() if source.path is None else reader.load(source.path)
@@ -323,12 +329,22 @@ def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
 
 
 def _sink(table: SinkTable) -> SinkLike:
+    from semistream.spark.pipeline.database_sink import DatabaseSink
+    from semistream.spark.pipeline.iceberg_sink import IcebergSink
+    from semistream.spark.pipeline.kafka_sink import KafkaSink
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 
+    options = {name: str(value) for name, value in table.options.items()}
     if table.format == "parquet":
         named: dict[str, Any] = {"batch_column": table.batch_column} if table.batch_column else {}
         return ParquetSink(table.path or "", **named)
-    options = {name: str(value) for name, value in table.options.items()}
+    if table.url is not None:
+        waits: dict[str, Any] = {} if table.patience is None else {"patience": table.patience}
+        return DatabaseSink(table.table or "", table.url, **waits)
+    if table.format == "kafka":
+        return KafkaSink(table.topic or "", table.key or (), options)
+    if table.format == "iceberg":
+        return IcebergSink(table.table or "", options)
     return TableSink(table.table, table.path, table.format, options)
 
 
