@@ -51,7 +51,7 @@ COLUMNS = {
 
 def postgres(uri: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(uri, autocommit=True) as connection:
-        done = connection.execute(query)  # type: ignore[call-overload]
+        done = connection.execute(query)
         return done.fetchall() if done.description else []
 
 
@@ -150,7 +150,12 @@ def test_two_processes_that_write_one_batch_write_it_once(asked: tuple[str, Quer
             errors.append(error)
 
     first = threading.Thread(target=load, args=[slow])
-    second = threading.Thread(target=lambda: (begun.wait(20), load(numbers(1, 2))))
+
+    def load_too() -> None:
+        begun.wait(20)
+        load(numbers(1, 2))
+
+    second = threading.Thread(target=load_too)
     first.start()
     second.start()
     begun.wait(20)

@@ -15,43 +15,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import fastavro
-import numpy as np
 import psycopg
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import semistream as ss
 from tests.services.conftest import Topics, where
 from tests.services.databases import PASSWORD, USER
 from tests.services.jars import jar_files
 from tests.services.service import free_port
-
-PRODUCTS = 2_000
-Row = tuple[object, ...]
-
-
-def master(folder: Path) -> dict[int, float]:
-    """A master table of even product numbers; its prices."""
-    ids = np.arange(0, PRODUCTS, 2)
-    prices = ids * 0.5
-    table = pa.table({"product_id": ids, "price": prices})
-    ss.MasterTable.from_arrow(table, folder / "products.master", key="product_id")
-    return dict(zip(ids.tolist(), prices.tolist(), strict=True))
-
-
-def sales(name: str, count: int, seed: int = 1) -> list[dict[str, object]]:
-    """Sales with a number each; half of their products are in the master."""
-    ids = np.random.default_rng(seed).integers(0, PRODUCTS, count).tolist()
-    return [
-        {"sale": f"{name}-{n}", "product_id": one, "quantity": n % 7} for n, one in enumerate(ids)
-    ]
-
-
-def as_json(records: Sequence[dict[str, object]]) -> list[bytes]:
-    return [json.dumps(one).encode() for one in records]
-
+from tests.services.shop import as_json, master, rows, sales, some
 
 SCHEMA = "sale string, product_id long, quantity int"
 
@@ -118,15 +90,6 @@ def run(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=300,
     )
-
-
-def rows(folder: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = pq.read_table(folder).to_pylist() if folder.exists() else []
-    return found
-
-
-def some(row: dict[str, object], *names: str) -> Row:
-    return tuple(row[name] for name in names)
 
 
 def test_json_goes_to_three_warehouses_once_though_it_was_killed(
@@ -308,7 +271,7 @@ def test_a_topic_that_disappears_stops_the_pipeline_which_then_goes_on(
 def test_bursts_from_a_producer_that_runs_for_more_than_a_minute(
     topics: Topics, folder: Path
 ) -> None:
-    """Ten times the rate for some seconds, twice, while the pipeline is killed and started again."""
+    """Ten times the rate for some seconds, twice, while the pipeline is killed and goes on."""
     prices = master(folder)
     name = topics.new()
     sent: list[dict[str, object]] = []

@@ -34,7 +34,7 @@ Table = TypeVar("Table")
 _FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
 _DATABASE: Final = (("url", "table"), ("patience",))
 _SINK_KEYS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "parquet": (("path",), ("batch_column",)),
+    "parquet": ((), ("path", "batch_column")),
     "postgresql": _DATABASE,
     "mariadb": _DATABASE,
     "mysql": _DATABASE,
