@@ -46,6 +46,7 @@ def test_a_topic_needs_a_server_and_the_columns_of_its_key() -> None:
 KAFKA = [KafkaSource("h:1", "a, b")]
 CASES = {
     "UnknownTopicOrPartitionException: This server does not host": "the topics a, b of h:1",
+    "may have been lost because they are not available in Kafka any more;\\n"
     "Reason: Partition my-topic-0 offset was changed from 7 to 3.": "of the topic my-topic that",
     "Topic out not present in metadata after 5000 ms.": "to the topic out, which does not exist",
     "org.apache.kafka.common.errors.SaslAuthenticationException: bad": "Mend user, password",

@@ -84,8 +84,7 @@ class DatabaseSink:
     def _load(self, database: Database, rows: Rows, batch: int, writer: str) -> None:
         with closing(database.connect()) as connection:
             cursor = connection.cursor()
-            self._make_batches(database, cursor)
-            connection.commit()
+            self._make_batches(database, connection, cursor)
             if not self._is_new(database, cursor, batch, writer):
                 return
             names: list[str] | None = None
@@ -112,13 +111,20 @@ class DatabaseSink:
             cursor.execute(f"UPDATE {batches} SET batch = %s WHERE writer = %s", (batch, writer))
         return last is None or last[0] < batch
 
-    def _make_batches(self, database: Database, cursor: Any) -> None:
+    def _make_batches(self, database: Database, connection: Any, cursor: Any) -> None:
         # Not "if not exists": PostgreSQL asks for the right to make one even if there is one.
         if not self._found(database, cursor, _BATCHES):
-            cursor.execute(
-                f"CREATE TABLE {self._named(database, _BATCHES)} "
-                "(writer varchar(200) NOT NULL PRIMARY KEY, batch bigint NOT NULL)"
-            )
+            try:
+                cursor.execute(
+                    f"CREATE TABLE {self._named(database, _BATCHES)} "
+                    "(writer varchar(200) NOT NULL PRIMARY KEY, batch bigint NOT NULL)"
+                )
+            except Exception:
+                connection.rollback()
+                # Another pipeline may have made it meanwhile.
+                if not self._found(database, cursor, _BATCHES):
+                    raise
+        connection.commit()
 
     def _columns(self, database: Database, cursor: Any, wanted: Sequence[str]) -> list[str]:
         """The table's own names of the columns; `SinkError` if it lacks some."""
@@ -127,6 +133,11 @@ class DatabaseSink:
             raise SinkError(
                 f"There is no table {self.table} in {database.shown}, or it may not be read. Make "
                 f"it, with the columns {', '.join(wanted)}, and start again."
+            )
+        if database.plain_tables and self._ask(database, cursor, database.plain_tables):
+            raise SinkError(
+                f"The table {self.table} in {database.shown} has no transactions, so a batch could "
+                "be there in part. Make it one of InnoDB: ALTER TABLE … ENGINE = InnoDB."
             )
         missing = [name for name in wanted if name.lower() not in found]
         if missing:
@@ -146,12 +157,19 @@ class DatabaseSink:
 
     def _found(self, database: Database, cursor: Any, table: str) -> list[str]:
         """The columns of a table; none if there is no such table."""
-        schema = self._place[0]
+        query = "SELECT column_name FROM information_schema.columns AS t"
+        return self._ask(database, cursor, query, table)
+
+    def _ask(
+        self, database: Database, cursor: Any, query: str, table: str | None = None
+    ) -> list[str]:
+        """What the information schema, as `t`, says of a table; by default of the sink's."""
+        schema, own = self._place
         here = database.here if schema is None else "%s"
+        named = (own if table is None else table,)
         cursor.execute(
-            "SELECT column_name FROM information_schema.columns "
-            f"WHERE table_schema = {here} AND table_name = %s",
-            (table,) if schema is None else (schema, table),
+            f"{query} WHERE t.table_schema = {here} AND t.table_name = %s",
+            named if schema is None else (schema, *named),
         )
         return [row[0] for row in cursor.fetchall()]
 

@@ -39,6 +39,8 @@ class Database(ABC):
     """What names of tables and columns are quoted with."""
     here: str
     """SQL for the schema that a table is in if its name does not say so."""
+    plain_tables: str = ""
+    """A query that finds a table if that has no transactions."""
     driver: str
     extra: str
     """The extra of this package that installs the driver."""
@@ -136,6 +138,10 @@ class MariaDB(Database):
     name = "MariaDB"
     quote = "`"
     here = "DATABASE()"
+    plain_tables = (
+        "SELECT t.engine FROM information_schema.tables AS t JOIN information_schema.engines AS e "
+        "ON e.engine = t.engine AND e.transactions <> 'YES'"
+    )
     driver = "pymysql"
     extra = "mariadb"
 

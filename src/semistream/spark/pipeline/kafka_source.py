@@ -14,17 +14,14 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from semistream.errors import SemistreamError, SourceError
+from semistream.errors import SemistreamError, SinkError, SourceError
 
 __all__ = ["KafkaSource", "check_answers", "explained_by_kafka", "kafka_sources"]
 
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _CONNECT_SECONDS: Final = 5.0
-_NO_TOPIC: Final = re.compile("UnknownTopicOrPartitionException")
-_CHANGED: Final = re.compile(
-    r"Partition (\S+)-\d+ offset was changed|(?:Partitions? |Topic-?[pP]artitions? )?\[?(\S+?)-\d+"
-    r"\]? (?:are|is|was|were) gone|may have been lost because they are not available in Kafka"
-)
+_LOST: Final = "may have been lost because they are not available in Kafka"
+_CHANGED: Final = re.compile(r"Partition (\S+)-\d+ offset was changed")
 _NOT_IN_KAFKA: Final = re.compile(r"Topic (\S+) not present in metadata")
 _SILENT: Final = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|Retriable\w*)Exception: "
@@ -98,21 +95,20 @@ def explained_by_kafka(
     """If Kafka has refused something: an error that says what."""
     # The reason is often that of an exception below. This trace is no public part of Spark.
     text = f"{error}\n{getattr(error, '_stackTrace', '')}"
-    shown = " and ".join(source.shown for source in sources) or "topics"
-    servers = ", ".join(source.servers for source in sources)
     if found := _NOT_IN_KAFKA.search(text):
-        return SourceError(
+        return SinkError(
             f"The pipeline {name} writes to the topic {found[1]}, which does not exist. Make it. "
             f"{_GO_ON}"
         )
-    if sources and _NO_TOPIC.search(text):
+    shown = " and ".join(f"the {source.shown} of {source.servers}" for source in sources)
+    if sources and "UnknownTopicOrPartitionException" in text:
         return SourceError(
-            f"The pipeline {name} reads the {shown} of {servers}, and what it reads does not exist "
-            f"there, or has been deleted. Make the topic, or name another. {_GO_ON}"
+            f"The pipeline {name} reads {shown}, and what it reads does not exist there, or has "
+            f"been deleted. Make the topic, or name another. {_GO_ON}"
         )
-    if sources and (found := _CHANGED.search(text)):
-        topic = found[1] or found[2]
-        what = f"the topic {topic}" if topic else f"the {shown}"
+    changed = _CHANGED.search(text)
+    if sources and (changed or _LOST in text):
+        what = shown if changed is None else f"the topic {changed[1]}"
         return SourceError(
             f"Kafka no longer has records of {what} that the pipeline {name} has not read: they "
             "were too old, or the topic was deleted and made anew. All that was read is written. "
@@ -121,12 +117,13 @@ def explained_by_kafka(
         )
     if found := _REFUSED.search(text):
         return SourceError(
-            f"Kafka at {servers} refuses the pipeline {name} ({found[1]}: {found[2]}). Mend user, "
+            f"Kafka refuses the pipeline {name} ({found[1]}: {found[2].rstrip('.')}). Mend user, "
             f"password or certificate. {_GO_ON}"
         )
     if found := _SILENT.search(text):
+        reads = f", which reads {shown}" if sources else ""
         return SourceError(
-            f"Kafka does not answer the pipeline {name}, which reads the {shown} of {servers}: "
-            f"{found[1].rstrip('.')}. See to the broker. {_GO_ON}"
+            f"Kafka does not answer the pipeline {name}{reads}: {found[1].rstrip('.')}. See to the "
+            f"broker. {_GO_ON}"
         )
     return None
