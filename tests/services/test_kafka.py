@@ -92,6 +92,13 @@ def run(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def postgres_sink(table: str) -> str:
+    """A sink whose password is in the environment."""
+    parts = urlsplit(where("POSTGRES"))
+    url = f"postgresql://{USER}:${{SHOP_PASSWORD}}@{parts.hostname}:{parts.port}{parts.path}"
+    return f'[sink]\nformat = "postgresql"\nurl = "{url}"\ntable = "{table}"\n'
+
+
 def test_json_goes_to_three_warehouses_once_though_it_was_killed(
     topics: Topics, folder: Path
 ) -> None:
@@ -104,22 +111,13 @@ def test_json_goes_to_three_warehouses_once_though_it_was_killed(
         topics.send(name, as_json(records))
         topics.send(name, [b"{broken", b'{"sale": "x", "product_id": "many"}', None])
     uri = where("POSTGRES")
-    parts = urlsplit(uri)
     table = names[0].replace("-", "_")
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(
             f"CREATE TABLE {table} (sale text, product_id int, quantity int, topic text, "
             "price float8, added_at timestamptz DEFAULT now())"
         )
-    url = f"postgresql://{USER}:${{SHOP_PASSWORD}}@{parts.hostname}:{parts.port}{parts.path}"
-    sinks = f"""[sink]
-format = "postgresql"
-url = "{url}"
-table = "{table}"
-[unmatched]
-format = "delta"
-path = "{folder}/unmatched"
-"""
+    sinks = f'{postgres_sink(table)}[unmatched]\nformat = "delta"\npath = "{folder}/unmatched"\n'
     file = pipeline_file(
         folder, topics.server, ",".join(names), sink=sinks, connectors=("kafka", "delta")
     )
@@ -236,6 +234,11 @@ def test_errors_name_the_topic_and_the_broker_and_what_to_do(topics: Topics, fol
     said = one_line(run(pipeline_file(folder, topics.server, "nowhere")))
     assert "reads the topic nowhere" in said
     assert "Make the topic, or name another" in said
+    file = pipeline_file(folder, topics.server, "nowhere", sink=postgres_sink("sales"))
+    said = one_line(run(file, SHOP_PASSWORD="geheim"))
+    assert 'password authentication failed for user "shop"' in said
+    assert "see to server, user and password, and start again" in said
+    assert "geheim" not in said + (folder / "checkpoint/semistream/spark.log").read_text()
     port = free_port()
     said = one_line(run(pipeline_file(folder, f"127.0.0.1:{port}", "nowhere")))
     assert f"No Kafka broker answers at 127.0.0.1:{port}, where the topic nowhere should be" in said
