@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
+from pyspark.sql import DataFrame
 
 import semistream as ss
 from semistream.errors import OptionError, SinkError
@@ -118,8 +120,11 @@ def bytes_of(value: Any) -> Any:
 def test_a_batch_is_written_once_and_each_writer_has_its_own(asked: tuple[str, Query]) -> None:
     sink = fresh(asked, "once")
     for name in (writer(), writer()):
-        for batch, rows in ((0, numbers(1)), (0, numbers(1)), (1, numbers(2, 3)), (0, numbers(1))):
+        for batch, rows in ((0, numbers(1)), (0, numbers(1))):
             sink.load(rows, batch, name)
+        # As the rows of any other sink come.
+        frame = SimpleNamespace(toArrow=lambda: pa.table({"n": [2, 3]}))
+        sink.write(cast(DataFrame, frame), 1, name)
     assert sorted(asked[1]("SELECT n FROM once")) == [(1,), (1,), (2,), (2,), (3,), (3,)]
 
 
