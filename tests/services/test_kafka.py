@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 from tests.services.conftest import Topics, where
 from tests.services.databases import PASSWORD, USER
 from tests.services.jars import jar_files
+from tests.services.kafka_sales import as_json, master, rows, sales, some
 from tests.services.service import free_port
-from tests.services.shop import as_json, master, rows, sales, some
 
 SCHEMA = "sale string, product_id long, quantity int"
 

@@ -66,7 +66,8 @@ def packed(row: dict[str, Any]) -> bytes:
 
 def read(records: AvroRecords, values: list[bytes | None]) -> list[dict[str, Any]]:
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "topic": ["t"] * len(values)})
-    (found,) = records.rows(iter([batch]), "_corrupt")
+    (found,) = records.added(iter([batch]), "value", "record", "_corrupt")
+    assert found.select(["value", "topic"]) == batch
     rows: list[dict[str, Any]] = found.to_pylist(maps_as_pydicts="strict")
     return rows
 
@@ -76,14 +77,15 @@ def test_every_type_becomes_a_column(tmp_path: Path) -> None:
     file.write_text(json.dumps(SCHEMA))
     sent = packed(ROW | {"id": UUID(ROW["id"])})
     for schema in (json.dumps(SCHEMA), str(file)):
-        assert read(AvroRecords(schema), [sent]) == [ROW | {"_corrupt": None, "topic": "t"}]
+        (found,) = read(AvroRecords(schema), [sent])
+        assert (found["record"], found["_corrupt"]) == (ROW, None)
 
 
 def test_bytes_that_are_no_record_are_kept_whole() -> None:
     whole = packed(ROW)
     found = read(AvroRecords(json.dumps(SCHEMA)), [whole[:-1], whole + b"x", b"", None, whole])
     assert [one["_corrupt"] is None for one in found] == [False, False, False, True, True]
-    assert [one["kind"] for one in found] == [None, None, None, None, "B"]
+    assert [one["record"] for one in found] == [None, None, None, None, ROW]
 
 
 @pytest.mark.parametrize(

@@ -57,24 +57,24 @@ class AvroRecords:
         kind = _Types().of(self._schema)
         self.fields: list[pa.Field] = list(kind)
 
-    def rows(self, batches: Iterator[pa.RecordBatch], corrupt: str) -> Iterator[pa.RecordBatch]:
-        """The fields of the records in each batch's first column; its other columns go along."""
+    def added(
+        self, batches: Iterator[pa.RecordBatch], column: str, record: str, corrupt: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Each batch with two columns more: the records of a column, and the bytes of bad ones."""
         read = _fastavro().schemaless_reader
         schema = _fastavro().parse_schema(self._schema)
         kind = pa.struct(self.fields)
         for batch in batches:
             records: list[Any] = []
             broken: list[str | None] = []
-            for data in batch.column(0).to_pylist():
-                record = None if data is None else _decoded(read, data, schema)
-                records.append(record)
-                is_whole = data is None or record is not None
+            for data in batch.column(column).to_pylist():
+                found = None if data is None else _decoded(read, data, schema)
+                records.append(found)
+                is_whole = data is None or found is not None
                 broken.append(None if is_whole else base64.b64encode(data).decode())
-            columns = pa.array(records, kind).flatten()
-            names = [field.name for field in self.fields] + [corrupt, *batch.schema.names[1:]]
-            yield pa.record_batch(
-                [*columns, pa.array(broken, pa.string()), *batch.columns[1:]], names=names
-            )
+            new = [pa.array(records, kind), pa.array(broken, pa.string())]
+            names = [*batch.schema.names, record, corrupt]
+            yield pa.record_batch([*batch.columns, *new], names=names)
 
 
 def _decoded(read: Any, data: bytes, schema: Any) -> Any:

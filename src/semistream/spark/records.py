@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from semistream.errors import OptionError, StreamSchemaError
 from semistream.spark.avro_records import AvroRecords
+from semistream.spark.columns import PREFIX
 
 __all__ = ["parsed"]
 
@@ -48,15 +49,14 @@ def parsed(
     missing = [name for name in (column, *keep) if name not in df.columns]
     if missing:
         raise StreamSchemaError(f"The stream has no column {missing}; it has {df.columns}.")
-    if format == "avro":
-        return _avro(df.select(column, *keep), schema)
-    record, corrupt = _json(column, schema)
+    read = _json if format == "json" else _avro
+    df, record, corrupt = read(df.select(column, *keep), column, schema)
     fields = df.select(record.alias("record"), corrupt.alias(_CORRUPT), *keep)
     return fields.select("record.*", _CORRUPT, *keep)
 
 
-def _json(column: str, schema: str | StructType) -> tuple[Column, Column]:
-    """The record, and its text if it is not one."""
+def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[DataFrame, Column, Column]:
+    """The frame; the record, and its text if it is not one."""
     try:
         found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except PySparkException as error:
@@ -68,7 +68,7 @@ def _json(column: str, schema: str | StructType) -> tuple[Column, Column]:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     whole = StructType([*found.fields, StructField(_CORRUPT, StringType())])
     record = from_json(col(column).cast("string"), whole, options)
-    return record.dropFields(_CORRUPT), record[_CORRUPT]
+    return df, record.dropFields(_CORRUPT), record[_CORRUPT]
 
 
 def _no_columns(schema: object) -> OptionError:
@@ -78,14 +78,16 @@ def _no_columns(schema: object) -> OptionError:
     )
 
 
-def _avro(df: DataFrame, schema: str | StructType) -> DataFrame:
-    """The fields of the records in the first column; if one is none, its bytes in base 64."""
+def _avro(df: DataFrame, column: str, schema: str | StructType) -> tuple[DataFrame, Column, Column]:
+    """The frame with both added; the record, and its bytes in base 64 if they are not one."""
     if not isinstance(schema, str):
         raise OptionError("For Avro, schema is the writer's schema as JSON, or a file *.avsc.")
     records = AvroRecords(schema)
-    names = [field.name for field in records.fields]
-    if _CORRUPT in names:
+    if _CORRUPT in (field.name for field in records.fields):
         raise OptionError(f"schema has a column {_CORRUPT}; it is added by itself. Leave it out.")
-    fields = from_arrow_schema(pa.schema(records.fields)).fields
-    whole = StructType([*fields, StructField(_CORRUPT, StringType()), *df.schema.fields[1:]])
-    return df.mapInArrow(partial(AvroRecords.rows, records, corrupt=_CORRUPT), whole)
+    names = f"{PREFIX}{column}", f"{PREFIX}{column}_corrupt"
+    kind = from_arrow_schema(pa.schema(records.fields))
+    new = [StructField(names[0], kind), StructField(names[1], StringType())]
+    add = partial(AvroRecords.added, records, column=column, record=names[0], corrupt=names[1])
+    whole = df.mapInArrow(add, StructType([*df.schema.fields, *new]))
+    return whole, col(names[0]), col(names[1])

@@ -15,11 +15,11 @@ from pyiceberg.table import StaticTable
 from semistream.errors import ConnectorError
 from semistream.spark.connectors import CONNECTORS, resolved
 from tests.services.conftest import Topics
-from tests.services.shop import as_json, master, rows, sales, some
+from tests.services.kafka_sales import as_json, master, rows, sales, some
 
 pytestmark = pytest.mark.iceberg
 
-SCRIPT = Path(__file__).with_name("iceberg_script.py")
+SCRIPT = Path(__file__).with_name("iceberg_sink_script.py")
 ROOT = Path(__file__).parents[2]
 
 

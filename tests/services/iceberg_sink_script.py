@@ -1,6 +1,6 @@
 """Kafka to an Iceberg table, in a process of its own.
 
-python iceberg_script.py FOLDER SERVER TOPIC
+python iceberg_sink_script.py FOLDER SERVER TOPIC
 """
 
 from __future__ import annotations
