@@ -43,6 +43,9 @@ from semistream.star.rounds import StarMetrics
 if TYPE_CHECKING:
     from semistream.spark.join import join
     from semistream.spark.pipeline.batch_log import Counts, pinned_versions
+    from semistream.spark.pipeline.database_sink import DatabaseSink
+    from semistream.spark.pipeline.iceberg_sink import IcebergSink
+    from semistream.spark.pipeline.kafka_sink import KafkaSink
     from semistream.spark.pipeline.listener import MetricsListener
     from semistream.spark.pipeline.pipeline import Pipeline, Status
     from semistream.spark.pipeline.routes import Retry
@@ -66,14 +69,17 @@ __all__ = [
     "Condition",
     "CostFactors",
     "Counts",
+    "DatabaseSink",
     "Durations",
     "Engine",
     "Estimate",
     "Estimates",
     "Expectation",
     "HistoryError",
+    "IcebergSink",
     "JoinPlan",
     "JoinShape",
+    "KafkaSink",
     "Lookup",
     "LookupShare",
     "MasterTable",
@@ -126,6 +132,9 @@ __all__ = [
 
 _ON_SPARK = {
     "Counts": "semistream.spark.pipeline.batch_log",
+    "DatabaseSink": "semistream.spark.pipeline.database_sink",
+    "IcebergSink": "semistream.spark.pipeline.iceberg_sink",
+    "KafkaSink": "semistream.spark.pipeline.kafka_sink",
     "MetricsListener": "semistream.spark.pipeline.listener",
     "ParquetSink": "semistream.spark.pipeline.sinks",
     "Pipeline": "semistream.spark.pipeline.pipeline",

@@ -56,6 +56,8 @@ POINTS: Final = {
     "become.cleared": "nothing is left of an earlier try to hand a folder over",
     "become.noted": "the folder has its note and its old name",
     "become.moved": "the folder is handed over",
+    "database.rows": "a database has all rows of a batch, not committed",
+    "database.committed": "they are committed",
     "deliver.sink": "a sink has all rows of the batch",
     "deliver.all": "all sinks have their rows",
     "queue.put": "tuples of a route are in their queue",

@@ -145,7 +145,7 @@ class CheckpointError(SemistreamError):
 
 
 class SinkError(SemistreamError):
-    """A sink cannot be written to: it holds rows of another pipeline or of another route."""
+    """A sink does not answer, refuses rows, or holds those of another pipeline or route."""
 
 
 class ConservationError(SemistreamError):
@@ -157,7 +157,7 @@ class PipelineStateError(SemistreamError):
 
 
 class SourceError(SemistreamError):
-    """Spark cannot read the rows that a command was given."""
+    """The rows that a command or a pipeline was given cannot be read."""
 
 
 class PipelineFileError(SemistreamError):

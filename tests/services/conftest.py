@@ -9,11 +9,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
-def _where(name: str) -> str:
+def where(name: str) -> str:
+    """Where a service is."""
     found = os.environ.get(f"SEMISTREAM_TEST_{name}")
     if found is None:
         pytest.fail(f"{name} does not run. Run these tests with: make services-test")
@@ -27,9 +28,9 @@ class Topics:
         self.server = server
         self._admin = AdminClient({"bootstrap.servers": server})
 
-    def new(self, partitions: int = 2) -> str:
+    def new(self, partitions: int = 2, name: str = "") -> str:
         """A topic of its own."""
-        name = f"sales-{uuid4().hex[:8]}"
+        name = name or f"sales-{uuid4().hex[:8]}"
         made = self._admin.create_topics([NewTopic(name, partitions, 1)])
         made[name].result(60)
         return name
@@ -47,11 +48,37 @@ class Topics:
                 producer.poll(0)
         assert producer.flush(60) == 0
 
+    def read(self, topic: str) -> list[Message]:
+        """All records that a topic has now."""
+        settings = {"bootstrap.servers": self.server, "group.id": uuid4().hex}
+        consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+        found = []
+        try:
+            parts = [
+                TopicPartition(topic, n)
+                for n in consumer.list_topics(topic).topics[topic].partitions
+            ]
+            left = 0
+            for part in parts:
+                first, last = consumer.get_watermark_offsets(part, timeout=30)
+                part.offset = first
+                left += last - first
+            consumer.assign(parts)
+            while left:
+                message = consumer.poll(30)
+                assert message is not None, f"{left} records of {topic} did not come"
+                assert message.error() is None, message.error()
+                found.append(message)
+                left -= 1
+        finally:
+            consumer.close()
+        return found
+
 
 @pytest.fixture(scope="session")
 def topics() -> Topics:
     """The broker."""
-    return Topics(_where("KAFKA"))
+    return Topics(where("KAFKA"))
 
 
 @pytest.fixture

@@ -32,6 +32,18 @@ __all__ = [
 
 Table = TypeVar("Table")
 _FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
+_DATABASE: Final = (("url", "table"), ("patience",))
+_SINK_KEYS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "parquet": ((), ("path", "batch_column")),
+    "postgresql": _DATABASE,
+    "mariadb": _DATABASE,
+    "mysql": _DATABASE,
+    "iceberg": (("table",), ("options",)),
+    "kafka": (("topic", "options"), ("key",)),
+    "": ((), ("path", "table", "options")),
+}
+"""What each format of a sink needs, and what else it takes; "" is any other."""
+_SINK_NAMES: Final = ("path", "table", "url", "patience", "topic", "key", "batch_column", "options")
 _WORDS: Final = {
     str: "a string",
     int: "a whole number",
@@ -140,31 +152,40 @@ class JoinTable:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """`[sink]`: a path for Parquet; or a format with transactions, and a table or a path."""
+    """`[sink]`: a path for Parquet; or another format, and a table, a path or a topic."""
 
     path: str | None = None
     format: str = "parquet"
     table: str | None = None
+    url: str | None = None
+    """Of a database, with `${NAME}` for user and password in the environment."""
+    patience: int | float | str | None = None
+    """How long to try again when a database does not answer."""
+    topic: str | None = None
+    key: str | list[str] | None = None
+    """The columns that make the key of a record for a topic."""
     batch_column: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
         """Raise `PipelineFileError` unless it names one place that takes a batch exactly once."""
-        if (self.path is None) == (self.table is None):
-            raise PipelineFileError(f"[{where}] needs a path or a table, and only one of them.")
         if self.format in _FILE_FORMATS:
             raise PipelineFileError(
                 f"[{where}] has format = {self.format!r}, which cannot take a batch exactly once. "
                 'Leave it out for Parquet, or use one with transactions, as "delta".'
             )
-        if self.format == "parquet" and (self.table is not None or self.options):
+        needed, allowed = _SINK_KEYS.get(self.format, _SINK_KEYS[""])
+        given = [name for name in _SINK_NAMES if getattr(self, name)]
+        if not needed and (self.path is None) == (self.table is None):
+            raise PipelineFileError(f"[{where}] needs a path or a table, and only one of them.")
+        missing = [name for name in needed if name not in given]
+        if missing:
+            raise PipelineFileError(_missing(missing, where))
+        unfit = [name for name in given if name not in (*needed, *allowed)]
+        if unfit:
             raise PipelineFileError(
-                f"[{where}] is Parquet, which takes a path, and neither table nor options. "
-                'Give a path, or a format with transactions, as "delta".'
-            )
-        if self.format != "parquet" and self.batch_column is not None:
-            raise PipelineFileError(
-                f"[{where}] has batch_column, which is for Parquet. Leave it out."
+                f"[{where}] has {', '.join(unfit)}, which a sink with format = "
+                f'"{self.format}" does not take. It takes: {", ".join((*needed, *allowed))}.'
             )
 
 

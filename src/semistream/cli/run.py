@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import SinkLike
     from semistream.star.lookup import Lookup
 
-__all__ = ["follow", "pipeline_of", "run", "stopped_by_signals", "stream_of"]
+__all__ = ["follow", "pipeline_of", "run", "sink_of_table", "stopped_by_signals", "stream_of"]
 
 _LOOK_SECONDS: Final = 0.2
 _AMPLE: Final = 1 << 40
@@ -290,14 +290,14 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     return Pipeline(
         stream_of(asked.source, spark),
         _lookups(asked.lookup) if asked.master is None else asked.master.opened(),
-        sink=_sink(asked.sink),
+        sink=sink_of_table(asked.sink),
         checkpoint=whole.checkpoint,
         memory=join.memory,
         sample=_sample(join),
         steps=asked.step,
         unmatched=None if asked.unmatched is None else _unmatched(asked.unmatched),
         deferred=None if asked.deferred is None else asked.deferred.path,
-        rejected=None if rejected is None else _sink(rejected),
+        rejected=None if rejected is None else sink_of_table(rejected),
         checks=None if rejected is None else rejected.checks,
         batch_target=whole.batch_target,
         trigger="availableNow" if once else whole.trigger,
@@ -314,7 +314,13 @@ def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
         from semistream.spark.source import check_streaming
 
         check_streaming()
-    reader = spark.readStream.format(source.format).options(**source.options)
+    from semistream.environment import filled
+
+    given = {
+        name: filled(value) if isinstance(value, str) else value
+        for name, value in source.options.items()
+    }
+    reader = spark.readStream.format(source.format).options(**given)
     if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)
     frame = reader.load() if source.path is None else reader.load(source.path)
@@ -326,13 +332,24 @@ def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
     return frame.selectExpr(*source.select) if source.select else frame
 
 
-def _sink(table: SinkTable) -> SinkLike:
+def sink_of_table(table: SinkTable) -> SinkLike:
+    """The sink that a table of a file asks for."""
+    from semistream.spark.pipeline.database_sink import DatabaseSink
+    from semistream.spark.pipeline.iceberg_sink import IcebergSink
+    from semistream.spark.pipeline.kafka_sink import KafkaSink
     from semistream.spark.pipeline.sinks import ParquetSink, TableSink
 
+    options = {name: str(value) for name, value in table.options.items()}
     if table.format == "parquet":
         named: dict[str, Any] = {"batch_column": table.batch_column} if table.batch_column else {}
         return ParquetSink(table.path or "", **named)
-    options = {name: str(value) for name, value in table.options.items()}
+    if table.url is not None:
+        waits: dict[str, Any] = {} if table.patience is None else {"patience": table.patience}
+        return DatabaseSink(table.table or "", table.url, **waits)
+    if table.format == "kafka":
+        return KafkaSink(table.topic or "", table.key or (), options)
+    if table.format == "iceberg":
+        return IcebergSink(table.table or "", options)
     return TableSink(table.table, table.path, table.format, options)
 
 
@@ -340,6 +357,6 @@ def _unmatched(table: UnmatchedTable) -> Retry | SinkLike:
     from semistream.spark.pipeline.routes import Retry
 
     if not table.retry:
-        return _sink(table)
-    letters = None if table.dead_letters is None else _sink(table.dead_letters)
+        return sink_of_table(table)
+    letters = None if table.dead_letters is None else sink_of_table(table.dead_letters)
     return Retry(**table.retry_options(), dead_letters=letters)

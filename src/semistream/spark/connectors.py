@@ -93,7 +93,8 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
     "kafka": Connector(
         {
             "4.0": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-            "4.1": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0",
+            # Before 4.1.3 it fails on the second batch of trigger="availableNow".
+            "4.1": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
             "4.2": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
             "4.3": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         }

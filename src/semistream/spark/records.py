@@ -6,14 +6,19 @@ A record that does not fit the schema is kept whole in the column `_corrupt_reco
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import base64, col, from_json, when
+from pyspark.sql.functions import col, from_json
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from semistream.errors import ConnectorError, OptionError, StreamSchemaError
+from semistream.errors import OptionError, StreamSchemaError
+from semistream.spark.avro_records import AvroRecords
+from semistream.spark.columns import PREFIX
 
 __all__ = ["parsed"]
 
@@ -34,8 +39,8 @@ def parsed(
     Args:
         df: the frame with the records, as `spark.readStream.format("kafka")` gives it.
         schema: the columns. For "json" as SQL, "product_id long, quantity int", or a Spark type;
-            for "avro" the writer's schema as JSON.
-        format: "json" or "avro". Avro needs Spark's own connector of that name.
+            for "avro" the writer's schema as JSON, or a file of that, *.avsc.
+        format: "json" or "avro". Avro needs fastavro: pip install 'semistream[avro]'.
         column: the column of the records.
         keep: other columns of `df` to keep, as "topic" or "timestamp".
     """
@@ -45,13 +50,13 @@ def parsed(
     if missing:
         raise StreamSchemaError(f"The stream has no column {missing}; it has {df.columns}.")
     read = _json if format == "json" else _avro
-    record, corrupt = read(df, column, schema)
+    df, record, corrupt = read(df.select(column, *keep), column, schema)
     fields = df.select(record.alias("record"), corrupt.alias(_CORRUPT), *keep)
     return fields.select("record.*", _CORRUPT, *keep)
 
 
-def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column, Column]:
-    """The record, and its text if it is not one."""
+def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[DataFrame, Column, Column]:
+    """The frame; the record, and its text if it is not one."""
     try:
         found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except PySparkException as error:
@@ -63,7 +68,7 @@ def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column,
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     whole = StructType([*found.fields, StructField(_CORRUPT, StringType())])
     record = from_json(col(column).cast("string"), whole, options)
-    return record.dropFields(_CORRUPT), record[_CORRUPT]
+    return df, record.dropFields(_CORRUPT), record[_CORRUPT]
 
 
 def _no_columns(schema: object) -> OptionError:
@@ -73,19 +78,16 @@ def _no_columns(schema: object) -> OptionError:
     )
 
 
-def _avro(df: DataFrame, column: str, schema: str | StructType) -> tuple[Column, Column]:
-    """The record, and its bytes in base 64 if they are not one."""
-    from pyspark.sql.avro.functions import from_avro
-
+def _avro(df: DataFrame, column: str, schema: str | StructType) -> tuple[DataFrame, Column, Column]:
+    """The frame with both added; the record, and its bytes in base 64 if they are not one."""
     if not isinstance(schema, str):
-        raise OptionError("For Avro, schema is the writer's schema as JSON.")
-    try:
-        record = from_avro(col(column), schema, {"mode": "PERMISSIVE"})
-        df.select(record)  # The schema is read when the frame is analysed.
-    except (PySparkException, TypeError) as error:
-        raise ConnectorError(
-            "The session cannot read Avro: it lacks Spark's connector, or the schema is not Avro's "
-            f'JSON: {str(error).partition(chr(10))[0]} Try ss.local_session(connectors=["avro"]).'
-        ) from error
-    broken = record.isNull() & col(column).isNotNull()
-    return record, when(broken, base64(col(column)))
+        raise OptionError("For Avro, schema is the writer's schema as JSON, or a file *.avsc.")
+    records = AvroRecords(schema)
+    if _CORRUPT in (field.name for field in records.fields):
+        raise OptionError(f"schema has a column {_CORRUPT}; it is added by itself. Leave it out.")
+    names = f"{PREFIX}{column}", f"{PREFIX}{column}_corrupt"
+    kind = from_arrow_schema(pa.schema(records.fields))
+    new = [StructField(names[0], kind), StructField(names[1], StringType())]
+    add = partial(AvroRecords.added, records, column=column, record=names[0], corrupt=names[1])
+    whole = df.mapInArrow(add, StructType([*df.schema.fields, *new]))
+    return whole, col(names[0]), col(names[1])

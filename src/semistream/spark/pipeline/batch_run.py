@@ -2,14 +2,18 @@
 
 Every step is idempotent by the batch's number, so a batch can run again from any point. What is
 staged is already as a Parquet sink wants it, so such a sink takes the files over as they are, if it
-is on the same filesystem. Spark reads them for all others.
+is on the same filesystem, and a database gets their rows from the driver. Spark reads them for all
+others.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -18,6 +22,7 @@ from semistream.crash_points import reached
 from semistream.errors import InternalError
 from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchRecord
+from semistream.spark.pipeline.database_sink import DatabaseSink
 from semistream.spark.pipeline.folders import Folder, Note
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.queues import QueueEntry
@@ -99,6 +104,11 @@ class BatchRun:
                 staged_rows[0].become(target, {"rows": folders[found[0]]})
                 reached("deliver.sink")
                 continue
+            if not is_old and isinstance(sink, DatabaseSink):
+                rows_of = partial(_rows_of, staged_rows)
+                sink.load(rows_of, record.number, f"{self._writer}/{name}")
+                reached("deliver.sink")
+                continue
             is_numbered = is_old and name == "rejected"
             added = [StructField(VERDICT, IntegerType())] if is_numbered else []
             reader = arrival.spark.read.schema(StructType([*schema.fields, *added]))
@@ -126,3 +136,8 @@ class BatchRun:
             queue, due = self.retry, self._outlets.retry.due(attempt, since, record.at)
         entry = QueueEntry(record.number, part, attempt, since, due, record.version, rows)
         queue.put(entry, route_folder(staged, route))
+
+
+def _rows_of(folders: Sequence[Folder]) -> Iterator[pa.RecordBatch]:
+    """The rows that are staged in some folders."""
+    return chain.from_iterable(folder.rows() for folder in folders)

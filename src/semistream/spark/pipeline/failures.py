@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -14,6 +15,7 @@ from semistream import errors
 from semistream.errors import SemistreamError, SparkLostError
 from semistream.relation.storage import harmless, scrubbed, storage_error
 from semistream.spark.connectors import misfit
+from semistream.spark.pipeline.kafka_source import KafkaSource, explained_by_kafka
 from semistream.spark.pipeline.sinks import CallableSink
 
 __all__ = ["explained"]
@@ -50,12 +52,16 @@ _GO_ON: Final = (
 )
 
 
-def explained(error: BaseException, name: str) -> BaseException:
-    """The error itself if it is clear; else one of ours in its place, with it as the cause."""
+def explained(error: BaseException, name: str, kafka: Sequence[KafkaSource] = ()) -> BaseException:
+    """The error itself if it is clear; else one of ours in its place, with it as the cause.
+
+    `kafka` has the topics that the pipeline reads.
+    """
     if isinstance(error, SemistreamError):
         return error
     made = _misfit(error) or _refused_by_java(error, name) or _lost(error, name)
-    made = made or _from_worker(error) or _refused(error, name)
+    made = made or _from_worker(error) or explained_by_kafka(error, name, kafka)
+    made = made or _refused(error, name)
     if made is None and harmless(error) is None:
         made = SemistreamError(f"The pipeline {name} has failed: {scrubbed(str(error))}")
     if made is None:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -43,6 +44,7 @@ _FORMAT_FIELD: Final = "format"
 _FORMAT: Final = 1
 """Of both files; those of earlier releases have no number and are of this format too."""
 _WRITING: Final = "_writing."
+_ROWS_AT_A_TIME: Final = 1 << 15
 _RENAMES: Final = frozenset({"local", "hdfs"})
 _HADOOP_S3: Final = re.compile(r"^s3[an]://")
 
@@ -212,6 +214,13 @@ class Folder:
             for info in self.filesystem.get_file_info(selector)
             if info.base_name.endswith(".parquet")
         )
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of its Parquet files, some at a time."""
+        for name in self.names():
+            if name.endswith(".parquet"):
+                with self.filesystem.open_input_file(self._place(name)) as file:
+                    yield from pq.ParquetFile(file).iter_batches(_ROWS_AT_A_TIME)
 
     def remove(self) -> None:
         """Remove it with all that is in it, if it exists."""

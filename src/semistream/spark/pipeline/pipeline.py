@@ -35,6 +35,7 @@ from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.batch_sequence import BatchSequence, Clock, Policy, steady_time
 from semistream.spark.pipeline.failures import explained
 from semistream.spark.pipeline.folders import Folder
+from semistream.spark.pipeline.kafka_source import check_answers, kafka_sources
 from semistream.spark.pipeline.lease import Lease
 from semistream.spark.pipeline.master_join import MasterJoin, OneMaster
 from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
@@ -134,8 +135,9 @@ class Pipeline:
             master: the master table, or its path; or several, as a list of `ss.Lookup`, each with
                 terms of its own. Each batch takes their newest versions.
             on: the stream's key columns, as for `ss.join`; not with a list.
-            sink: where joined rows go: a path for Parquet, `ss.ParquetSink`, `ss.TableSink`, or a
-                function of a DataFrame and a batch number that is idempotent by that number.
+            sink: where joined rows go: a path for Parquet, `ss.ParquetSink`, `ss.TableSink`,
+                `ss.IcebergSink`, `ss.DatabaseSink`, `ss.KafkaSink`, or a function of a DataFrame
+                and a batch number that is idempotent by that number.
             checkpoint: a folder of its own, which driver and executors reach. A pipeline with the
                 same folder goes on where the last one was, whatever stopped it.
             memory: the budget of each task, as bytes or "64MB".
@@ -204,6 +206,7 @@ class Pipeline:
         self.name = name or self._checkpoint.name
         self._metrics = MetricsLog(self.name, metrics, metrics_prometheus)
         self._source = source
+        self._kafka = kafka_sources(source)
         self._state = "new"
         self._failure: BaseException | None = None
         self._last: Outcome | None = None
@@ -220,6 +223,7 @@ class Pipeline:
                 f"The pipeline {self.name} is {self._state}. Make a new one with the same "
                 "checkpoint to go on."
             )
+        check_answers(self._kafka)
         home = self._checkpoint / "semistream"
         lease = Lease.take(home.local or home.spark, self.name)
         try:
@@ -227,7 +231,7 @@ class Pipeline:
             self._query = query = self._started()
         except BaseException as error:
             lease.release()
-            if (clear := explained(error, self.name)) is error:
+            if (clear := explained(error, self.name, self._kafka)) is error:
                 raise
             raise clear from clear.__cause__
         self._state = "running"
@@ -257,7 +261,7 @@ class Pipeline:
                 self._query.stop()
             except Exception as error:
                 # If Java is gone, so is the query, and `await_termination` says so.
-                if not isinstance(explained(error, self.name), SparkLostError):
+                if not isinstance(explained(error, self.name, self._kafka), SparkLostError):
                     raise
             self._steward.join()
 
@@ -315,7 +319,7 @@ class Pipeline:
             self._sequence.stream_batch(stepped, number)
         except BaseException as error:
             # Spark would only pass its text on; `await_termination` raises the error itself.
-            self._failure = None if self._stopping else explained(error, self.name)
+            self._failure = None if self._stopping else explained(error, self.name, self._kafka)
             raise
 
     def _on_done(self, outcome: Outcome) -> None:
@@ -332,7 +336,7 @@ class Pipeline:
                 sequence.drain(spark)
             self._state = "stopped" if self._stopping else "finished"
         except BaseException as error:
-            self._failure = explained(self._failure or error, self.name)
+            self._failure = explained(self._failure or error, self.name, self._kafka)
             self._state = "failed"
             # If Java is gone, so is the query.
             with contextlib.suppress(Exception):

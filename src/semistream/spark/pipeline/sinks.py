@@ -104,6 +104,11 @@ class TableSink:
             given = (self.table, self.path)
             table, path = (None if one is None else without_secrets(one) for one in given)
             raise OptionError(f"TableSink has table={table!r} and path={path!r}; give one of them.")
+        if self.format == "iceberg":
+            raise OptionError(
+                "Iceberg has no txnAppId: a batch that runs again would be there twice. Use "
+                "ss.IcebergSink(table)."
+            )
 
     def write(self, frame: DataFrame, batch: int, writer: str) -> None:
         """Append the rows as transaction `batch` of `writer`."""
@@ -151,6 +156,7 @@ def sink_of(given: object, argument: str) -> Sink:
         return CallableSink(given)
     raise OptionError(
         f"{argument} is a {type(given).__name__}, which is no sink. Give a path, "
-        "ss.ParquetSink(…), ss.TableSink(…), or a function of a DataFrame and a batch number that "
-        "is idempotent by that number."
+        "ss.ParquetSink(…), ss.TableSink(…), ss.IcebergSink(…), ss.DatabaseSink(…), "
+        "ss.KafkaSink(…), or a function of a DataFrame and a batch number that is idempotent by "
+        "that number."
     )

@@ -1,0 +1,210 @@
+"""`DatabaseSink`: rows of a batch and the batch's number go into a database in one transaction.
+
+    semistream_batches        writer                                      batch
+                              3f1c…/sink                                     12
+
+Before a batch is written its writer's line is locked. If the line has this number already, or a
+later one, the rows are there too, and nothing is written. So a batch is there whole, once, however
+often it runs, and even if two processes run it at the same time.
+
+The rows come from the batch's staged files, by way of the driver: one transaction has one
+connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from semistream.crash_points import reached
+from semistream.durations import parse_duration
+from semistream.errors import SinkError
+from semistream.relation.storage import without_secrets
+from semistream.spark.pipeline.databases import Database, database_of
+
+__all__ = ["DatabaseSink", "Rows"]
+
+Rows = Callable[[], Iterable[pa.RecordBatch]]
+"""Rows that can be read again."""
+
+_BATCHES: Final = "semistream_batches"
+_PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class DatabaseSink:
+    """A table of PostgreSQL, MariaDB or MySQL, which exists and has columns of the rows' names.
+
+    The table `semistream_batches` beside it has the number of the last batch; it is made if it is
+    missing.
+    """
+
+    table: str
+    """Its name, with its schema if it is in another than the connection's: "shop.sales"."""
+    url: str
+    """"postgresql://${DB_USER}:${DB_PASSWORD}@host:5432/shop", or "mariadb://…": variables of the
+    environment, which alone may have a password."""
+    patience: float | str = "1m"
+    """How long to try again when the database does not answer."""
+
+    def __repr__(self) -> str:
+        return f"DatabaseSink({self.table!r}, {without_secrets(self.url)!r})"
+
+    def check(self, columns: list[str]) -> None:
+        """Raise unless the database answers and the table has the columns."""
+        database = database_of(self.url)
+        parse_duration(self.patience, "patience")
+        with self._explaining(database), closing(database.connect()) as connection:
+            self._columns(database, connection.cursor(), columns)
+
+    def write(self, frame: DataFrame, batch: int, writer: str) -> None:
+        """Write the rows of a frame, which must fit into memory."""
+        table = frame.toArrow()
+        self.load(table.to_batches, batch, writer)
+
+    def load(self, rows: Rows, batch: int, writer: str) -> None:
+        """Write the rows, unless this writer has written this batch before."""
+        database = database_of(self.url)
+        end = time.monotonic() + parse_duration(self.patience, "patience")
+        while True:
+            try:
+                with self._explaining(database):
+                    return self._load(database, rows, batch, writer)
+            except _LostError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
+    def _load(self, database: Database, rows: Rows, batch: int, writer: str) -> None:
+        with closing(database.connect()) as connection:
+            cursor = connection.cursor()
+            self._make_batches(database, connection, cursor)
+            if not self._is_new(database, cursor, batch, writer):
+                return
+            names: list[str] | None = None
+            for some in rows():
+                if names is None:
+                    names = self._columns(database, cursor, some.schema.names)
+                    self._check_types(some.schema)
+                quoted = [database.quoted(name) for name in names]
+                database.put(cursor, self._named(database, self._place[1]), quoted, some)
+            reached("database.rows")
+            connection.commit()
+            reached("database.committed")
+
+    def _is_new(self, database: Database, cursor: Any, batch: int, writer: str) -> bool:
+        """Whether the batch is not there yet; then its number is, from the commit on."""
+        batches = self._named(database, _BATCHES)
+        cursor.execute(f"SELECT batch FROM {batches} WHERE writer = %s FOR UPDATE", (writer,))
+        last = cursor.fetchone()
+        if last is None:
+            cursor.execute(
+                f"INSERT INTO {batches} (batch, writer) VALUES (%s, %s)", (batch, writer)
+            )
+        elif last[0] < batch:
+            cursor.execute(f"UPDATE {batches} SET batch = %s WHERE writer = %s", (batch, writer))
+        return last is None or last[0] < batch
+
+    def _make_batches(self, database: Database, connection: Any, cursor: Any) -> None:
+        # Not "if not exists": PostgreSQL asks for the right to make one even if there is one.
+        if not self._found(database, cursor, _BATCHES):
+            try:
+                cursor.execute(
+                    f"CREATE TABLE {self._named(database, _BATCHES)} "
+                    "(writer varchar(200) NOT NULL PRIMARY KEY, batch bigint NOT NULL)"
+                )
+            except Exception:
+                connection.rollback()
+                # Another pipeline may have made it meanwhile.
+                if not self._found(database, cursor, _BATCHES):
+                    raise
+        connection.commit()
+
+    def _columns(self, database: Database, cursor: Any, wanted: Sequence[str]) -> list[str]:
+        """The table's own names of the columns; `SinkError` if it lacks some."""
+        found = {name.lower(): name for name in self._found(database, cursor, self._place[1])}
+        if not found:
+            raise SinkError(
+                f"There is no table {self.table} in {database.shown}, or it may not be read. Make "
+                f"it, with the columns {', '.join(wanted)}, and start again."
+            )
+        if database.plain_tables and self._ask(database, cursor, database.plain_tables):
+            raise SinkError(
+                f"The table {self.table} in {database.shown} has no transactions, so a batch could "
+                "be there in part. Make it one of InnoDB: ALTER TABLE … ENGINE = InnoDB."
+            )
+        missing = [name for name in wanted if name.lower() not in found]
+        if missing:
+            raise SinkError(
+                f"The table {self.table} in {database.shown} has no column {', '.join(missing)}; "
+                f"it has {', '.join(found.values())}. Add the column, or leave it out of the rows."
+            )
+        return [found[name.lower()] for name in wanted]
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        nested = [one.name for one in schema if pa.types.is_nested(one.type)]
+        if nested:
+            raise SinkError(
+                f"The rows for {self.table} have columns with fields or lists in them: "
+                f"{', '.join(nested)}. Make them text in a step, as with to_json."
+            )
+
+    def _found(self, database: Database, cursor: Any, table: str) -> list[str]:
+        """The columns of a table; none if there is no such table."""
+        query = "SELECT column_name FROM information_schema.columns AS t"
+        return self._ask(database, cursor, query, table)
+
+    def _ask(
+        self, database: Database, cursor: Any, query: str, table: str | None = None
+    ) -> list[str]:
+        """What the information schema, as `t`, says of a table; by default of the sink's."""
+        schema, own = self._place
+        here = database.here if schema is None else "%s"
+        named = (own if table is None else table,)
+        cursor.execute(
+            f"{query} WHERE t.table_schema = {here} AND t.table_name = %s",
+            named if schema is None else (schema, *named),
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+    @property
+    def _place(self) -> tuple[str | None, str]:
+        """Schema and table."""
+        schema, _, table = self.table.rpartition(".")
+        return schema or None, table
+
+    def _named(self, database: Database, table: str) -> str:
+        schema = self._place[0]
+        name = database.quoted(table)
+        return name if schema is None else f"{database.quoted(schema)}.{name}"
+
+    @contextmanager
+    def _explaining(self, database: Database) -> Iterator[None]:
+        """Turn errors of the driver into ours."""
+        try:
+            yield
+        except Exception as error:
+            if not database.is_drivers(error):
+                raise
+            said = database.without_password(str(error))
+            if database.is_lost(error):
+                raise _LostError(
+                    f"{database.name} at {database.shown} does not take a connection, or has "
+                    f"dropped one: {said}. Nothing of the batch is there, and nothing is lost: see "
+                    "to server, user and password, and start again with the same checkpoint."
+                ) from None
+            raise SinkError(
+                f"{database.name} at {database.shown} has refused rows for {self.table}: {said}. "
+                "Nothing of the batch is there, and nothing is lost: mend the table, and start "
+                "again with the same checkpoint."
+            ) from None
+
+
+class _LostError(SinkError):
+    """The database does not answer."""
