@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import base64, col, from_json, when
+from pyspark.sql.functions import base64, coalesce, col, from_json, when
 from pyspark.sql.types import StringType, StructField, StructType
 
 from semistream.errors import ConnectorError, OptionError, StreamSchemaError
@@ -19,6 +19,7 @@ __all__ = ["parsed"]
 
 _CORRUPT: Final = "_corrupt_record"
 _FORMATS: Final = ("json", "avro")
+_OF_QUEUE: Final = ("partition", "offset", "timestamp")
 
 
 def parsed(
@@ -28,6 +29,7 @@ def parsed(
     format: str = "json",
     column: str = "value",
     keep: tuple[str, ...] = (),
+    key: str | StructType | None = None,
 ) -> DataFrame:
     """The fields of the records in a column as columns, for a batch or a stream.
 
@@ -38,14 +40,29 @@ def parsed(
         format: "json" or "avro". Avro needs Spark's own connector of that name.
         column: the column of the records.
         keep: other columns of `df` to keep, as "topic" or "timestamp".
+        key: the fields of the messages' keys, as `schema` has those of the records. Then the
+            columns are `key` and `value`, each with its fields inside, `value` null where a message
+            has none, and what the queue knows of a message: its partition, offset and timestamp.
+            So `MasterTable.sync` takes a compacted topic.
     """
     if format not in _FORMATS:
         raise OptionError(f"format={format!r} is not known. Use one of: {', '.join(_FORMATS)}.")
-    missing = [name for name in (column, *keep) if name not in df.columns]
+    wanted = (column, *keep, *(() if key is None else ("key",)))
+    missing = [name for name in wanted if name not in df.columns]
     if missing:
         raise StreamSchemaError(f"The stream has no column {missing}; it has {df.columns}.")
     read = _json if format == "json" else _avro
     record, corrupt = read(df, column, schema)
+    if key is not None:
+        of_key, corrupt_key = read(df, "key", key)
+        told = [name for name in _OF_QUEUE if name in df.columns and name not in keep]
+        return df.select(
+            of_key.alias("key"),
+            when(col(column).isNotNull(), record).alias("value"),
+            coalesce(corrupt, corrupt_key).alias(_CORRUPT),
+            *told,
+            *keep,
+        )
     fields = df.select(record.alias("record"), corrupt.alias(_CORRUPT), *keep)
     return fields.select("record.*", _CORRUPT, *keep)
 
