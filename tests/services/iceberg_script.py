@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         for name, key in (("plain", ""), ("named", ", identifier_columns => array('id')")):
             spark.sql(
                 "call lake.system.create_changelog_view(table => 'shop.goods', "
-                f"changes_view => '{name}'{begin}{key})"
+                f"changelog_view => '{name}'{begin}{key})"
             )
             done: ss.Sync = masters[name].sync(spark.table(name))
             counts[name] = done.status().fresh

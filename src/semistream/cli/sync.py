@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from semistream.relation import MasterTable
+    from semistream.spark.sync.polling import Polling
     from semistream.spark.sync.sync import Sync, SyncStatus
 
 __all__ = ["sync"]
@@ -76,15 +77,25 @@ def sync(
         log = log_file(terms.log, terms.checkpoint)
         with naming_log(log), spark_errors(str(file)), stopped_by_signals() as signalled:
             spark = spark_session(log, asked.connectors, **asked.settings)
-            arguments = asdict(terms) | {"pinned_by": terms.pinned_by or ()}
-            del arguments["log"]
+            shown = 0
 
             def tell(status: SyncStatus) -> None:
-                console.print(_line(status), soft_wrap=True)
+                nonlocal shown
+                if status.version != shown:
+                    shown = status.version
+                    console.print(_line(status), soft_wrap=True)
 
-            follow = _poll if asked.source.format == "jdbc" else _stream
             try:
-                last = follow(master, asked.source, spark, arguments, once, signalled, tell)
+                if asked.source.format == "jdbc":
+                    wait = None if once else parse_duration(terms.every, "every")
+                    polling = _polling(master, asked, spark)
+                    last: SyncStatus | None = _polled(polling, wait, signalled, tell)
+                else:
+                    arguments = asdict(terms) | {"pinned_by": terms.pinned_by or ()}
+                    for name in ("log", "overlap"):
+                        del arguments[name]
+                    running = master.sync(stream_of(asked.source, spark), **arguments)
+                    last = _streamed(running, signalled, tell)
             except SparkLostError:
                 # Java gets the signal too if it goes to all processes.
                 if not signalled.is_set():
@@ -96,56 +107,53 @@ def sync(
             console.print(f"Stopped. To go on: semistream master sync {file}", soft_wrap=True)
 
 
-def _stream(
-    master: MasterTable,
-    source: SourceTable,
-    spark: SparkSession,
-    arguments: dict[str, Any],
-    once: bool,
-    signalled: threading.Event,
-    tell: Callable[[SyncStatus], None],
+def _streamed(
+    running: Sync, signalled: threading.Event, tell: Callable[[SyncStatus], None]
 ) -> SyncStatus:
     """Follow a stream until it ends, or a signal comes."""
-    del arguments["overlap"]
-    running: Sync = master.sync(stream_of(source, spark), **arguments)
-    shown = 0
     while not running.await_termination(_LOOK_SECONDS):
-        status = running.status()
-        if status.version != shown:
-            shown = status.version
-            tell(status)
+        tell(running.status())
         if signalled.is_set():
             running.stop()
     return running.status()
 
 
-def _poll(
-    master: MasterTable,
-    source: SourceTable,
-    spark: SparkSession,
-    arguments: dict[str, Any],
-    once: bool,
+def _polled(
+    polling: Polling,
+    wait: float | None,
     signalled: threading.Event,
     tell: Callable[[SyncStatus], None],
 ) -> SyncStatus:
-    """Ask a table of a database for its changes, now and then."""
+    """Ask a table for its changes now and then until a signal comes; once if `wait` is None."""
+    while True:
+        status = polling.poll().status()
+        tell(status)
+        if wait is None or signalled.wait(wait):
+            return status
+
+
+def _polling(master: MasterTable, asked: SyncFile, spark: SparkSession) -> Polling:
+    """What the file says of a table that is polled."""
     from semistream.spark.sync.polling import Polling
 
-    wait = parse_duration(arguments.pop("every"), "every")
-    for name in ("checkpoint", "trigger"):
-        del arguments[name]
+    source, terms = asked.source, asked.sync
 
     def read() -> DataFrame:
         frame = spark.read.format(source.format).options(**source.options).load()
         return frame.selectExpr(*source.select) if source.select else frame
 
-    polling = Polling(master, read, **arguments)
-    status = polling.poll().status()
-    while not once and not signalled.is_set():
-        tell(status)
-        signalled.wait(wait)
-        status = polling.poll().status()
-    return status
+    return Polling(
+        master,
+        read,
+        terms.overlap,
+        terms.sequence_by,
+        apply_as_deletes=terms.apply_as_deletes,
+        format=terms.format,
+        stored_as=terms.stored_as,
+        keep=terms.keep,
+        pinned_by=terms.pinned_by or (),
+        metrics=terms.metrics,
+    )
 
 
 def _line(status: SyncStatus) -> str:
