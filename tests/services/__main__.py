@@ -68,7 +68,7 @@ def install() -> None:
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-q"], check=True, stdout=subprocess.DEVNULL)
         subprocess.run(order, check=True, env=environment, stdout=subprocess.DEVNULL)
-    for name in ("broker", "kafka-connector"):
+    for name in ("broker", "debezium", "kafka-connector"):
         jars(name)
 
 

@@ -29,7 +29,9 @@ class Postgres(Service):
         )
         with open(self.folder / "data" / "pg_hba.conf", "w") as rules:
             # The owner comes by a socket in its own folder; everyone else shows a password.
-            rules.write("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+            rules.write("local all postgres trust\n")
+            for what in ("all", "replication"):
+                rules.write(f"host {what} all 127.0.0.1/32 scram-sha-256\n")
         with open(self.folder / "data" / "postgresql.auto.conf", "a") as settings:
             settings.write("fsync = off\nwal_level = logical\n")
         control = self._program("pg_ctl")
@@ -46,7 +48,7 @@ class Postgres(Service):
         )
         try:
             for order in (
-                f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'",
+                f"CREATE ROLE {USER} LOGIN REPLICATION PASSWORD '{PASSWORD}'",
                 f"CREATE DATABASE {DATABASE} OWNER {USER}",
             ):
                 self.run(

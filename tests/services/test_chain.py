@@ -37,8 +37,8 @@ ORDERS = {"goods": ["master", "sync", "goods.toml"], "sales": ["run", "sales.tom
 KEYS, ROUNDS, PATIENCE = 150, 3, 300.0
 
 
-def files_of_the_page(folder: Path, server: str) -> None:
-    """Write the files that the page shows, for this broker."""
+def files_of_the_page(folder: Path, server: str, changes: str, events: str) -> None:
+    """Write the files that the page shows, for this broker and these topics."""
     chain = PAGE.read_text("utf-8").partition("## PostgreSQL to Delta")[2].partition("\n## ")[0]
     goods, sales = re.findall(r"```toml\n(.*?)```", chain, re.DOTALL)
     settings = {
@@ -50,6 +50,8 @@ def files_of_the_page(folder: Path, server: str) -> None:
     more = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
     for name, text in (("goods", goods), ("sales", sales)):
         text = text.replace("localhost:9092", server).replace('every = "30s"', 'every = "1s"')
+        text = text.replace("shop.public.goods", changes)
+        text = text.replace('subscribe = "sales"', f'subscribe = "{events}"')
         assert text.rstrip().endswith("]"), "the table [spark] must be the last one"
         (folder / f"{name}.toml").write_text(text + more)
 
@@ -59,27 +61,28 @@ class Shop:
 
     def __init__(self, topics: Topics, seed: int) -> None:
         self.goods, self.sales = Goods(seed), list[dict[str, Any]]()
+        self.changes, self.events = topics.new(), topics.new()
         self._topics, self._random = topics, random.Random(seed)
 
     def send(self) -> None:
         """Some changes, which may come late or twice, and some sales, of any goods."""
         changes = untidy(self.goods.some(15, KEYS), self._random.randrange(1000))
-        self._changes(changes)
+        self._change(changes)
         new = [
             {"sale": f"s{n}", "id": self._random.randrange(KEYS), "quantity": n % 7}
             for n in range(len(self.sales), len(self.sales) + 20)
         ]
         self.sales += new
-        self._topics.send("sales", [json.dumps(one).encode() for one in new])
+        self._topics.send(self.events, [json.dumps(one).encode() for one in new])
 
     def complete(self) -> None:
         """Let all goods be there."""
-        for id in set(range(KEYS)) - self.goods.rows.keys():
-            self._changes(self.goods.put(id))
+        missing = set(range(KEYS)) - self.goods.rows.keys()
+        self._change([message for id in missing for message in self.goods.put(id)])
 
-    def _changes(self, messages: list[tuple[bytes, bytes | None]]) -> None:
+    def _change(self, messages: list[tuple[bytes, bytes | None]]) -> None:
         keys, values = zip(*messages, strict=True)
-        self._topics.send("shop.public.goods", values, keys)
+        self._topics.send(self.changes, values, keys)
 
 
 class Process:
@@ -156,10 +159,8 @@ def test_the_chain_of_the_page_is_killed_again_and_again(topics: Topics, folder:
     seed = int(os.environ.get("SEMISTREAM_SEED", random.randrange(10_000)))
     print(f"SEMISTREAM_SEED={seed}")
     rng, shop = random.Random(seed), Shop(topics, seed)
-    topics.make("shop.public.goods", 2)
-    topics.make("sales", 2)
     ss.MasterTable.from_arrow(EMPTY, folder / "goods.master", key="id")
-    files_of_the_page(folder, topics.server)
+    files_of_the_page(folder, topics.server, shop.changes, shop.events)
     with chain(folder) as both:
         for _ in range(ROUNDS):
             before = {name: one.done() for name, one in both.items()}
