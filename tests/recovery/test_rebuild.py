@@ -18,7 +18,7 @@ import semistream as ss
 from tests.differential.change_replay import Change, newest, stored
 from tests.differential.test_following import random_changes
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("rebuild_script.py")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 import semistream as ss
 from tests.differential.change_replay import stored
 from tests.services.conftest import Topics, where
@@ -20,6 +22,8 @@ from tests.services.goods import EMPTY
 from tests.services.jars import jars
 from tests.services.service import free_port, program, wait_until
 from tests.services.test_chain import PAGE, files_of_the_page
+
+pytestmark = pytest.mark.timeout(1800)
 
 
 def settings_of_the_page(prefix: str) -> dict[str, Any]:
@@ -100,6 +104,7 @@ def test_changes_of_postgresql_through_debezium(topics: Topics, folder: Path) ->
         wait_until(
             lambda: topics.end(topic) >= least,
             f"Debezium has sent {topics.end(topic)} messages: {log.read_text()[-3000:]}",
+            600,
         )
         done = subprocess.run(
             [sys.executable, "-m", "semistream", "master", "sync", "goods.toml", "--once"],

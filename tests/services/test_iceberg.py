@@ -16,6 +16,8 @@ import semistream as ss
 from semistream.spark.connectors import CONNECTORS
 from tests.differential.change_replay import stored
 
+pytestmark = pytest.mark.timeout(1800)
+
 SCRIPT = Path(__file__).with_name("iceberg_script.py")
 
 

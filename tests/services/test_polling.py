@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,7 +14,9 @@ import semistream as ss
 from tests.differential.change_replay import stored
 from tests.services.conftest import where
 from tests.services.goods import EMPTY
-from tests.services.service import program
+from tests.services.service import program, wait_until
+
+pytestmark = pytest.mark.timeout(1800)
 
 TABLES = {
     "postgresql": "updated_at timestamptz(6)",
@@ -123,9 +126,6 @@ connectors = ["{kind}"]
     assert database.uri.rpartition("@")[0].rpartition(":")[2] not in (folder / "out").read_text()
 
 
-def later(what: str, is_so: object) -> None:
+def later(what: str, is_so: Callable[[], bool]) -> None:
     """Wait until the master has it."""
-    from tests.services.service import wait_until
-
-    assert callable(is_so)
-    wait_until(is_so, f"the master did not follow: {what}")
+    wait_until(is_so, f"the master did not follow: {what}", 600)

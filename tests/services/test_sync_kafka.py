@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer
 
 import semistream as ss
@@ -18,6 +19,8 @@ from tests.services.conftest import Topics
 from tests.services.goods import EMPTY, SCHEMA, Goods, Message, untidy
 from tests.services.jars import jar_files
 from tests.services.service import wait_until
+
+pytestmark = pytest.mark.timeout(1800)
 
 SPARK = f"""
 [spark]
@@ -177,7 +180,7 @@ subscribe = "{topic}"
         some(1)
         return compacted(topics, topic, sent // 2)
 
-    wait_until(is_compacted, "the topic was not compacted")
+    wait_until(is_compacted, "the topic was not compacted", 600)
     some(50)
     # One master has seen all of it, the other what is left.
     assert synced(file).returncode == 0
