@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_a_pipeline_fails_rather_than_join_older_rows(shop: Shop) -> None:
     master = shop.master().sync(changes).master
     at = as_of(master.location)
     shop.sell(50)
-    options = {"max_staleness": "10m", "metrics": shop.folder / "metrics.jsonl"}
+    options: dict[str, Any] = {"max_staleness": "10m", "metrics": shop.folder / "metrics.jsonl"}
     done = shop.run(**options, clock=ManualClock(at + 500))
     assert done.status().totals.source == 50
     (line,) = shop.lines("metrics.jsonl")
@@ -42,7 +43,10 @@ def test_a_pipeline_fails_rather_than_join_older_rows(shop: Shop) -> None:
 def test_a_master_that_follows_nothing_is_as_old_as_its_version(shop: Shop) -> None:
     made = as_of(shop.master().location)
     shop.sell(5)
-    options = {"metrics": shop.folder / "metrics.jsonl", "clock": ManualClock(made + 100)}
+    options: dict[str, Any] = {
+        "metrics": shop.folder / "metrics.jsonl",
+        "clock": ManualClock(made + 100),
+    }
     with pytest.raises(StaleMasterError, match="100 seconds ago"):
         shop.run(**options, max_staleness=60)
     shop.run(**options)
