@@ -134,12 +134,12 @@ def _polled(
 
 def _polling(master: MasterTable, asked: SyncFile, spark: SparkSession) -> Polling:
     """What the file says of a table that is polled."""
-    from semistream.spark.sync.polling import Polling
+    from semistream.spark.sync.polling import Polling, with_driver
 
     source, terms = asked.source, asked.sync
 
     def read() -> DataFrame:
-        frame = spark.read.format(source.format).options(**source.options).load()
+        frame = spark.read.format(source.format).options(**with_driver(source.options)).load()
         return frame.selectExpr(*source.select) if source.select else frame
 
     return Polling(

@@ -7,9 +7,9 @@ was, less an overlap for transactions that were still open then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
@@ -20,7 +20,22 @@ from semistream.relation import MasterTable
 from semistream.spark.columns import column
 from semistream.spark.sync.sync import Sync
 
-__all__ = ["Polling"]
+__all__ = ["Polling", "with_driver"]
+
+_DRIVERS: Final = {
+    "jdbc:postgresql:": "org.postgresql.Driver",
+    "jdbc:mariadb:": "org.mariadb.jdbc.Driver",
+}
+
+
+def with_driver(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of Spark's JDBC source, with the driver's class.
+
+    Java does not find it by itself in a jar that Spark has resolved.
+    """
+    url = str(options.get("url", ""))
+    found = [driver for scheme, driver in _DRIVERS.items() if url.startswith(scheme)]
+    return {**({"driver": found[0]} if found else {}), **options}
 
 
 class Polling:
