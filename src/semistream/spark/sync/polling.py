@@ -22,20 +22,24 @@ from semistream.spark.sync.sync import Sync
 
 __all__ = ["Polling", "with_driver"]
 
-_DRIVERS: Final = {
-    "jdbc:postgresql:": "org.postgresql.Driver",
-    "jdbc:mariadb:": "org.mariadb.jdbc.Driver",
-}
+_POSTGRESQL: Final = "jdbc:postgresql:"
+_MARIADB: Final = "jdbc:mariadb:"
 
 
 def with_driver(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of Spark's JDBC source, with the driver's class.
 
-    Java does not find it by itself in a jar that Spark has resolved.
+    Java does not find it by itself in a jar that Spark has resolved. And Spark quotes names as
+    MariaDB reads them only if the URL says MySQL: otherwise each value would be its column's name.
     """
     url = str(options.get("url", ""))
-    found = [driver for scheme, driver in _DRIVERS.items() if url.startswith(scheme)]
-    return {**({"driver": found[0]} if found else {}), **options}
+    if url.startswith(_POSTGRESQL):
+        return {"driver": "org.postgresql.Driver", **options}
+    if url.startswith(_MARIADB):
+        mark = "&" if "?" in url else "?"
+        known = f"jdbc:mysql:{url.removeprefix(_MARIADB)}{mark}permitMysqlScheme"
+        return {"driver": "org.mariadb.jdbc.Driver", **options, "url": known}
+    return dict(options)
 
 
 class Polling:
