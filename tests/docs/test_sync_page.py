@@ -22,4 +22,5 @@ def test_the_chain_s_files_are_valid(tmp_path: Path) -> None:
     assert joined.master is not None
     assert followed.master.path == joined.master.path
     assert followed.sync.pinned_by == [joined.pipeline.checkpoint]
+    assert joined.master.max_staleness == "1h"
     assert followed.connectors == ["kafka"]
