@@ -13,11 +13,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "sync.md"
 
 def test_the_chain_s_files_are_valid(tmp_path: Path) -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    goods, sales = (tmp_path / name for name in ("goods.toml", "sales.toml"))
-    goods.write_text(blocks[0])
-    sales.write_text(blocks[1])
+    names = ("polled.toml", "goods.toml", "sales.toml")
+    polled, goods, sales = (tmp_path / name for name in names)
+    for file, text in zip((polled, goods, sales), blocks, strict=True):
+        file.write_text(text)
+    assert read_file(SyncFile, polled).sync.sequence_by == "updated_at"
     followed, joined = read_file(SyncFile, goods), PipelineFile.read(sales)
     assert joined.master is not None
     assert followed.master.path == joined.master.path
     assert followed.sync.pinned_by == [joined.pipeline.checkpoint]
+    assert joined.master.max_staleness == "1h"
     assert followed.connectors == ["kafka"]

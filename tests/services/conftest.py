@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 
 def where(name: str) -> str:
-    """Where a service is."""
+    """Where a service is; the test fails if it does not run."""
     found = os.environ.get(f"SEMISTREAM_TEST_{name}")
     if found is None:
         pytest.fail(f"{name} does not run. Run these tests with: make services-test")
@@ -28,12 +28,28 @@ class Topics:
         self.server = server
         self._admin = AdminClient({"bootstrap.servers": server})
 
-    def new(self, partitions: int = 2, name: str = "") -> str:
-        """A topic of its own."""
+    def new(self, partitions: int = 2, name: str = "", **settings: str) -> str:
+        """A topic of its own; settings have underscores for dots."""
         name = name or f"sales-{uuid4().hex[:8]}"
-        made = self._admin.create_topics([NewTopic(name, partitions, 1)])
-        made[name].result(60)
+        self.make(name, partitions, **settings)
         return name
+
+    def make(self, name: str, partitions: int = 1, **settings: str) -> None:
+        """Make a topic of this name."""
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        made = self._admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+        made[name].result(60)
+
+    def end(self, topic: str) -> int:
+        """The offset that the next record of partition 0 gets."""
+        place = TopicPartition(topic, 0)
+        found = self._admin.list_offsets({place: OffsetSpec.latest()})[place].result(60)
+        return int(found.offset)
+
+    def remove_before(self, topic: str, offset: int) -> None:
+        """Remove the records of partition 0 before an offset, as the retention time does."""
+        place = TopicPartition(topic, 0, offset)
+        self._admin.delete_records([place])[place].result(60)
 
     def delete(self, name: str) -> None:
         """Remove a topic."""

@@ -29,7 +29,9 @@ class Postgres(Service):
         )
         with open(self.folder / "data" / "pg_hba.conf", "w") as rules:
             # The owner comes by a socket in its own folder; everyone else shows a password.
-            rules.write("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+            rules.write("local all postgres trust\n")
+            for what in ("all", "replication"):
+                rules.write(f"host {what} all 127.0.0.1/32 scram-sha-256\n")
         with open(self.folder / "data" / "postgresql.auto.conf", "a") as settings:
             settings.write("fsync = off\nwal_level = logical\n")
         control = self._program("pg_ctl")
@@ -46,7 +48,7 @@ class Postgres(Service):
         )
         try:
             for order in (
-                f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'",
+                f"CREATE ROLE {USER} LOGIN REPLICATION PASSWORD '{PASSWORD}'",
                 f"CREATE DATABASE {DATABASE} OWNER {USER}",
             ):
                 self.run(
@@ -105,6 +107,7 @@ class MariaDB(Service):
             program("mariadb-install-db", "/usr/sbin"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         )
@@ -117,6 +120,7 @@ class MariaDB(Service):
             f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}",
+            f"--tmpdir={self.folder}",
             f"--bind-address={LOOPBACK}",
             f"--port={self.port}",
             "--innodb-flush-log-at-trx-commit=0",

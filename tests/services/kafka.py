@@ -38,6 +38,7 @@ class Kafka(Service):
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             "log.cleaner.dedupe.buffer.size": 2 << 20,
+            "log.cleaner.backoff.ms": 200,
         }
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         (self.folder / "settings").write_text("".join(lines))

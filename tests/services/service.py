@@ -135,12 +135,12 @@ class Service(ABC):
             os.chown(folder, entry.pw_uid, entry.pw_gid)
 
 
-def wait_until(true: Callable[[], bool], otherwise: str) -> None:
+def wait_until(true: Callable[[], bool], otherwise: str, patience: float = _PATIENCE) -> None:
     """Wait until a condition holds, or raise what is said."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + patience
     while not true():
         if time.monotonic() > end:
-            raise ServiceError(f"{otherwise} (waited {_PATIENCE:.0f} s).")
+            raise ServiceError(f"{otherwise} (waited {patience:.0f} s).")
         time.sleep(0.1)
 
 

@@ -47,6 +47,6 @@ def test_a_master_follows_a_delta_table_though_it_was_killed(tmp_path: Path) -> 
     assert [row[0] for row in told["delta"]] == [2, 3, 5, 40]
     assert told["again"] == 0
     (vacuumed,) = [t for t in run(tmp_path, "vacuum").stdout.splitlines() if "Error" in t]
-    assert vacuumed.startswith("SourceError The changes for the master at ")
+    assert vacuumed.startswith("SourceError The source no longer has changes that the master at ")
     assert "build the master anew" in vacuumed
     assert ".java:" not in vacuumed

@@ -117,6 +117,22 @@ def test_a_format_is_recognised_and_followed(
     assert master.sync(feed(spark, seen if shuffled else changes)).status().fresh == 0
 
 
+def test_a_topic_of_keys_and_values(spark: SparkSession, tmp_path: Path) -> None:
+    master = ss.MasterTable.from_arrow(EMPTY, tmp_path / "m", key="id")
+
+    def topic(*messages: tuple[str, str | None]) -> DataFrame:
+        rows = [(key, value, 0, place) for place, (key, value) in enumerate(messages)]
+        frame = spark.createDataFrame(rows, "key string, value string, partition int, offset long")
+        return ss.parsed(frame, "value string", key="id long")
+
+    good = [('{"id": 1}', '{"value": "a"}'), ('{"id": 2}', '{"value": "b"}'), ('{"id": 1}', None)]
+    assert rows_in(master.sync(topic(*good)).master) == {(2, "b")}
+    for bad in (('{"id": 2}', "{broken"), ("broken", '{"value": "c"}')):
+        with pytest.raises(OptionError, match=r"could not be parsed: \{?broken"):
+            master.sync(topic(*good, bad))
+    assert ss.MasterTable.latest_version(tmp_path / "m") == 2
+
+
 def test_a_key_that_an_update_has_changed_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     rows = [(1, "a", "update_preimage", 7), (2, "a", "update_postimage", 7)]
     schema = "id long, value string, _change_type string, _commit_version long"

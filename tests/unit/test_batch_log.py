@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from semistream.errors import CheckpointError
+from semistream.relation.storage import storage_at
+from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
 
 
@@ -42,3 +44,15 @@ def test_files_of_earlier_releases_have_no_checksum(log: BatchLog, tmp_path: Pat
         path.write_text(json.dumps(content))
     again = BatchLog(tmp_path)
     assert (again.last_record, again.last_outcome) == (log.last_record, log.last_outcome)
+
+
+def test_pins_of_a_checkpoint_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def at(location: str) -> object:
+        asked.append(location)
+        return storage_at("/nowhere")
+
+    monkeypatch.setattr(batch_log, "storage_at", at)
+    assert batch_log.pinned_versions("s3://bucket/checkpoint?region=x") == set()
+    assert asked == ["s3://bucket/checkpoint/semistream?region=x"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,6 +16,7 @@ from typer.testing import CliRunner, Result
 import semistream as ss
 from semistream import cli
 from semistream.cli.frames import file_format
+from semistream.relation.following import Changes, Following, applied
 
 Invoke = Callable[..., Result]
 
@@ -50,6 +53,20 @@ def test_history_has_a_row_for_each_version(run: Invoke, master: ss.MasterTable)
         "3": ("90", "delete 10 keys"),
     }
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_describe_says_how_far_a_master_has_come_with_its_source(
+    run: Invoke, master: ss.MasterTable
+) -> None:
+    assert "follows" not in run("describe", master.path).stdout
+    rows = pa.table({"id": [1, 2], "name": ["a", None]})
+    deleted, order = np.array([False, True]), pa.array([7, 8])
+    changes = Changes(rows, deleted, [order], ("source.lsn",))
+    applied(master, changes, Following("scd1", time.time() - 90, "a stream", 1234))
+    told = run("describe", master.path).stdout.splitlines()[-1]
+    begin = "It follows a source by source.lsn: up to batch 1,234 of it, committed at "
+    assert told.startswith(begin), told
+    assert re.search(r"\+00:00, 9\d seconds behind\.$", told), told
 
 
 def test_compact_makes_a_version_with_the_same_rows(run: Invoke, master: ss.MasterTable) -> None:

@@ -76,7 +76,9 @@ def describe(path: MasterPath) -> None:
     with reported(side()):
         from semistream import MasterTable
 
-        typer.echo(MasterTable.open(path).describe())
+        master = MasterTable.open(path)
+        typer.echo(master.describe())
+        _tell_progress(master.location)
 
 
 @master_app.command()
@@ -182,6 +184,22 @@ def _pinned(checkpoint: str) -> set[int]:
             "checkpoint. Give the folder that the pipeline has as its checkpoint."
         )
     return versions
+
+
+def _tell_progress(location: str) -> None:
+    """Print how far a master has come with its source, if it follows one."""
+    from datetime import UTC, datetime
+
+    from semistream.relation.following import progress
+
+    known = progress(location)
+    if known is not None:
+        at = "" if known.position is None else f"up to batch {known.position:,} of it, "
+        made = datetime.fromtimestamp(known.committed, UTC).isoformat(timespec="seconds")
+        typer.echo(
+            f"It follows a source by {', '.join(known.sequence_by)}: {at}committed at {made}, "
+            f"{known.lag_seconds:,.0f} seconds behind."
+        )
 
 
 def _tell_latest(location: str) -> None:

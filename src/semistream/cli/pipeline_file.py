@@ -64,6 +64,8 @@ class SourceTable:
     """As SQL: "id long, name string". Streams of files, and records in JSON, need one."""
     value: str | None = None
     """What a message queue's column `value` has, "json" or "avro"; its fields become columns."""
+    key: str | None = None
+    """The fields of the messages' keys, as `schema`: a compacted topic for `master sync`."""
     keep: list[str] = field(default_factory=list)
     """Columns of the queue to keep beside those fields, as "topic"."""
     select: list[str] = field(default_factory=list)
@@ -72,8 +74,11 @@ class SourceTable:
 
     def check(self, where: str) -> None:
         """Raise `PipelineFileError` unless parsing has what it needs."""
-        if self.value is None and self.keep:
-            raise PipelineFileError(f"[{where}] has keep, which goes with value. Leave it out.")
+        for name in ("keep", "key"):
+            if self.value is None and getattr(self, name):
+                raise PipelineFileError(
+                    f"[{where}] has {name}, which goes with value. Leave it out."
+                )
         if self.value is not None and self.schema is None:
             raise PipelineFileError(
                 f'[{where}] has value = "{self.value}", but no schema: add the fields of a record, '
@@ -96,6 +101,13 @@ class MasterRef:
 
         master = MasterTable.open(self.path)
         return master if self.cache is None else master.cached(self.cache, self.cache_bytes)
+
+
+@dataclass(frozen=True)
+class JoinedMaster(MasterRef):
+    """`[master]` of a pipeline."""
+
+    max_staleness: int | float | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +283,7 @@ class PipelineFile(SessionSettings):
     """A whole pipeline file."""
 
     source: SourceTable
-    master: MasterRef | None = None
+    master: JoinedMaster | None = None
     join: JoinTable
     sink: SinkTable
     pipeline: PipelineTable

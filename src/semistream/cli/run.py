@@ -39,7 +39,15 @@ if TYPE_CHECKING:
     from semistream.spark.pipeline.sinks import SinkLike
     from semistream.star.lookup import Lookup
 
-__all__ = ["follow", "pipeline_of", "run", "sink_of_table", "stopped_by_signals", "stream_of"]
+__all__ = [
+    "follow",
+    "log_file",
+    "pipeline_of",
+    "run",
+    "sink_of_table",
+    "stopped_by_signals",
+    "stream_of",
+]
 
 _LOOK_SECONDS: Final = 0.2
 _AMPLE: Final = 1 << 40
@@ -64,7 +72,7 @@ def run(
             output().print("Nothing is wrong as far as that can be seen without Spark.")
             return
         _check_free(asked.pipeline.checkpoint)
-        log = _log_file(asked)
+        log = log_file(asked.pipeline.log, asked.pipeline.checkpoint)
         with naming_log(log), spark_errors(str(file)):
             spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
             pipeline = pipeline_of(asked, spark, metrics, once)
@@ -209,16 +217,16 @@ def _check_free(checkpoint: str) -> None:
         check_free(Path(checkpoint) / "semistream")
 
 
-def _log_file(asked: PipelineFile) -> Path:
+def log_file(asked: str | None, checkpoint: str | None) -> Path:
     """Where the messages of Spark go: not to the terminal, where they would drown ours."""
     from semistream.relation.storage import is_uri
 
-    if asked.pipeline.log is not None:
-        log = Path(asked.pipeline.log)
-    elif is_uri(asked.pipeline.checkpoint):
+    if asked is not None:
+        log = Path(asked)
+    elif checkpoint is None or is_uri(checkpoint):
         log = Path(tempfile.gettempdir()) / f"semistream-{os.getpid()}.log"
     else:
-        log = Path(asked.pipeline.checkpoint) / "semistream" / "spark.log"
+        log = Path(checkpoint) / "semistream" / "spark.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     return log.absolute()
 
@@ -286,7 +294,8 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     if asked.master is not None:
         terms = {"on": join.on, "how": join.how, "algorithm": join.algorithm}
         terms |= {"columns": join.columns, "where": join.where, "valid": join.valid}
-        terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io, **join.options}
+        terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io}
+        terms |= {"max_staleness": asked.master.max_staleness, **join.options}
     return Pipeline(
         stream_of(asked.source, spark),
         _lookups(asked.lookup) if asked.master is None else asked.master.opened(),
@@ -328,7 +337,8 @@ def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
         from semistream.spark.records import parsed
 
         assert source.schema is not None  # The file was checked.
-        frame = parsed(frame, source.schema, format=source.value, keep=tuple(source.keep))
+        keep = tuple(source.keep)
+        frame = parsed(frame, source.schema, format=source.value, keep=keep, key=source.key)
     return frame.selectExpr(*source.select) if source.select else frame
 
 

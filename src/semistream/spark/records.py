@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import col, from_json
+from pyspark.sql.functions import coalesce, col, from_json, when
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -24,6 +24,7 @@ __all__ = ["parsed"]
 
 _CORRUPT: Final = "_corrupt_record"
 _FORMATS: Final = ("json", "avro")
+_OF_QUEUE: Final = ("partition", "offset", "timestamp")
 
 
 def parsed(
@@ -33,6 +34,7 @@ def parsed(
     format: str = "json",
     column: str = "value",
     keep: tuple[str, ...] = (),
+    key: str | StructType | None = None,
 ) -> DataFrame:
     """The fields of the records in a column as columns, for a batch or a stream.
 
@@ -43,14 +45,31 @@ def parsed(
         format: "json" or "avro". Avro needs fastavro: pip install 'semistream[avro]'.
         column: the column of the records.
         keep: other columns of `df` to keep, as "topic" or "timestamp".
+        key: the fields of the messages' keys, as `schema` has those of the records. Then the
+            columns are `key` and `value`, each with its fields inside, `value` null where a message
+            has none, and what the queue knows of a message: its partition, offset and timestamp.
+            So `MasterTable.sync` takes a compacted topic.
     """
     if format not in _FORMATS:
         raise OptionError(f"format={format!r} is not known. Use one of: {', '.join(_FORMATS)}.")
-    missing = [name for name in (column, *keep) if name not in df.columns]
+    wanted = (column, *keep, *(() if key is None else ("key",)))
+    missing = [name for name in wanted if name not in df.columns]
     if missing:
         raise StreamSchemaError(f"The stream has no column {missing}; it has {df.columns}.")
     read = _json if format == "json" else _avro
-    df, record, corrupt = read(df.select(column, *keep), column, schema)
+    if key is None:
+        df, record, corrupt = read(df.select(column, *keep), column, schema)
+    else:
+        told = [name for name in _OF_QUEUE if name in df.columns and name not in keep]
+        df, record, corrupt = read(df, column, schema)
+        df, of_key, corrupt_key = read(df, "key", key)
+        return df.select(
+            of_key.alias("key"),
+            when(col(column).isNotNull(), record).alias("value"),
+            coalesce(corrupt, corrupt_key).alias(_CORRUPT),
+            *told,
+            *keep,
+        )
     fields = df.select(record.alias("record"), corrupt.alias(_CORRUPT), *keep)
     return fields.select("record.*", _CORRUPT, *keep)
 

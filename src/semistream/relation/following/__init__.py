@@ -18,17 +18,27 @@ from semistream.relation.following.apply import (
     is_done,
     tidied,
 )
-from semistream.relation.following.freshness import as_of, check_fresh, note_fresh
+from semistream.relation.following.freshness import (
+    Progress,
+    as_of,
+    check_fresh,
+    followed_as_of,
+    note_fresh,
+    progress,
+)
 
 __all__ = [
     "Applied",
     "Changes",
     "Following",
+    "Progress",
     "applied",
     "as_of",
     "check_fresh",
     "checked_mark",
+    "followed_as_of",
     "is_done",
     "note_fresh",
+    "progress",
     "tidied",
 ]

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from semistream.crash_points import reached
 from semistream.errors import CheckpointError
-from semistream.relation.storage import Location, Storage, checksum_bytes, storage_at
+from semistream.relation.storage import Location, Storage, checksum_bytes, inside, storage_at
 
 __all__ = ["BatchLog", "BatchRecord", "Counts", "Outcome", "pinned_versions"]
 
@@ -53,6 +53,9 @@ class BatchRecord:
     """How many stream tuples it may join; more are deferred. None for no limit."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """The version of each look-up's master, by name; empty if there is one master."""
+    master_as_of: float | None = None
+    """Up to when the master has all changes of its source, as seconds since 1970; of several, the
+    one furthest behind. None if none follows a source."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ class Outcome:
     engine: Mapping[str, Any] = field(default_factory=dict)
     """What the tasks of the join measured; empty if that is not known."""
     versions: Mapping[str, int] = field(default_factory=dict)
+    """As in the record."""
+    master_as_of: float | None = None
     """As in the record."""
 
     @property
@@ -261,7 +266,7 @@ def pinned_versions(checkpoint: Location) -> set[int]:
     takes the newest version, which is never vacuumed anyway. If the pipeline has several masters,
     these are the versions of all of them.
     """
-    storage = storage_at(f"{str(checkpoint).rstrip('/')}/semistream")
+    storage = storage_at(inside(checkpoint, "semistream"))
     logged = list(_logged(storage))
     done = sorted(number for number, is_done in logged if is_done)[-1:]
     begun = {number for number, _ in logged if not done or number >= done[0]}
@@ -316,10 +321,12 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _fields(logged: BatchRecord | Outcome) -> dict[str, Any]:
-    """What is written. Files of batches with one master have no `versions`, as ever."""
+    """What is written. What does not apply is left out, so that earlier releases read the rest."""
     found = asdict(replace(logged, versions=dict(logged.versions)))
     if not logged.versions:
         del found["versions"]
+    if logged.master_as_of is None:
+        del found["master_as_of"]
     return found
 
 

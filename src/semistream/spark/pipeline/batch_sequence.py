@@ -19,12 +19,13 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.errors import CheckpointError, OptionError
+from semistream.relation.following import check_fresh, followed_as_of
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
 from semistream.spark.pipeline.capacity import learned, taken_back
 from semistream.spark.pipeline.folders import Note
 from semistream.spark.pipeline.lease import Lease
-from semistream.spark.pipeline.master_join import Versions
+from semistream.spark.pipeline.master_join import MasterJoin, Versions
 from semistream.spark.pipeline.queues import QueueEntry, rows_in
 from semistream.spark.pipeline.staging import Arrival
 
@@ -49,6 +50,8 @@ class Policy:
     """Whether unmatched tuples wait and are looked for again."""
     target: float | None
     """Seconds that a batch may take; None for no limit."""
+    max_staleness: float | None = None
+    """Seconds that a master may be behind its source when a batch begins; None for any."""
     clock: Clock = steady_time
 
 
@@ -57,16 +60,16 @@ class BatchSequence:
 
     def __init__(
         self,
-        newest: Callable[[], Versions],
+        masters: MasterJoin,
         log: BatchLog,
         run: BatchRun,
         policy: Policy,
         lease: Lease,
         on_done: Callable[[Outcome], None],
     ) -> None:
-        """A batch takes the `newest` versions; `on_done` is called with every outcome."""
+        """A batch takes the newest versions of the masters; `on_done` gets every outcome."""
         self._lease = lease
-        self._newest, self._log, self._run, self._policy = newest, log, run, policy
+        self._masters, self._log, self._run, self._policy = masters, log, run, policy
         self._on_done = on_done
         self._lock = threading.Lock()
         self._is_warm = False
@@ -156,7 +159,7 @@ class BatchSequence:
         retried = self._due(at) if retries else []
         rows += sum(entry.rows for entry in retried)
         returned = taken_back(self._run.deferred.entries(), known, rows, stream_batch is None)
-        newest = self._newest()
+        newest = self._masters.newest()
         record = BatchRecord(
             number=self._log.next_number,
             stream_batch=stream_batch,
@@ -167,9 +170,19 @@ class BatchSequence:
             # A batch that only brings tuples back must not defer them again.
             capacity=known if stream_batch is not None or retried else None,
             versions=newest.versions,
+            master_as_of=self._as_of(newest, at),
         )
         self._log.begin(record)
         return record
+
+    def _as_of(self, versions: Versions, now: float) -> float | None:
+        """Up to when the masters have all changes; raises if one is too far behind."""
+        places, most = self._masters.places(versions), self._policy.max_staleness
+        if most is not None:
+            for location, version in places.items():
+                check_fresh(location, version, most, now)
+        found = [followed_as_of(location, version) for location, version in places.items()]
+        return min((at for at in found if at is not None), default=None)
 
     def _capacity(self) -> int | None:
         """How many tuples the next batch may join, as learned so far; None for no limit."""
@@ -189,7 +202,7 @@ class BatchSequence:
     def _due(self, at: float) -> list[QueueEntry]:
         """Entries of the retry queue that are due, or older than a master's newest version."""
         entries = self._run.retry.entries() if self._policy.retries else []
-        version = self._newest().version if entries else 0
+        version = self._masters.newest().version if entries else 0
         return [e for e in entries if e.due <= at * 1000 or e.version < version]
 
     def _finish(self, record: BatchRecord, arrival: Arrival, again: bool) -> None:
@@ -228,6 +241,7 @@ class BatchSequence:
             waiting_deferred=waiting[1],
             engine=note["engine"],
             versions=record.versions,
+            master_as_of=record.master_as_of,
         )
 
 

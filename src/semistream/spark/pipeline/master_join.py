@@ -66,6 +66,9 @@ class MasterJoin(Protocol):
     def newest(self) -> Versions:
         """The versions that a batch would take now."""
 
+    def places(self, versions: Versions) -> Mapping[str, int]:
+        """Where each master is, with its version."""
+
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The left join of a judged frame, with the versions on record."""
 
@@ -93,6 +96,10 @@ class OneMaster:
     def newest(self) -> Versions:
         """The newest version of the master."""
         return Versions(MasterTable.latest_version(self._location))
+
+    def places(self, versions: Versions) -> Mapping[str, int]:
+        """Where the master is, with its version."""
+        return {self._location: versions.version}
 
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The left join of a judged frame's tuples.

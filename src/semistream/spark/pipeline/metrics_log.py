@@ -123,9 +123,10 @@ def metrics_line(outcome: Outcome) -> dict[str, Any]:
     return {
         "batch": outcome.number,
         "stream_batch": outcome.stream_batch,
-        "at": datetime.fromtimestamp(outcome.at, UTC).isoformat(timespec="milliseconds"),
+        "at": _shown(outcome.at),
         "master_version": outcome.version,
         **({"master_versions": dict(outcome.versions)} if outcome.versions else {}),
+        **_lag(outcome),
         "arrived": counts.arrived,
         **{name: getattr(counts, name) for name in (*names, "expired", "outputs")},
         "waiting_retry": outcome.waiting_retry,
@@ -136,6 +137,20 @@ def metrics_line(outcome: Outcome) -> dict[str, Any]:
         "capacity": outcome.capacity,
         **{name: outcome.engine.get(name) for name in _ENGINE},
     }
+
+
+def _lag(outcome: Outcome) -> dict[str, Any]:
+    """How far behind its source the master was when the batch began, if it follows one."""
+    if outcome.master_as_of is None:
+        return {}
+    return {
+        "master_as_of": _shown(outcome.master_as_of),
+        "master_lag_seconds": max(outcome.at - outcome.master_as_of, 0.0),
+    }
+
+
+def _shown(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 def prometheus_text(name: str, outcome: Outcome | None) -> str:
@@ -172,7 +187,7 @@ def _metrics(outcome: Outcome, line: dict[str, Any]) -> Iterator[tuple[str, str,
     yield "unmatched_tuples_total", "counter", f"{told} ended unmatched.", ended
     yield "output_rows_total", "counter", "Rows of joined tuples so far.", totals.outputs
     for name, what in _GAUGES.items():
-        yield name, "gauge", what, line[_RENAMED.get(name, name)]
+        yield name, "gauge", what, line.get(_RENAMED.get(name, name))
 
 
 _GAUGES: Final = {
@@ -180,6 +195,7 @@ _GAUGES: Final = {
     "waiting_deferred_tuples": "Stream tuples in the deferred queue.",
     "batch_seconds": "Seconds that the last batch took.",
     "master_version": "The master's version in the last batch.",
+    "master_lag_seconds": "Seconds that the master was behind its source.",
     "front_stage_hit_ratio": "Tuples answered by the front stage, of those looked for.",
     "pages_read": "Pages of the master read in the last batch.",
     "service_rate": "Tuples finished per second of a task, in the last batch.",

@@ -40,7 +40,7 @@ from semistream.spark.pipeline.lease import Lease
 from semistream.spark.pipeline.master_join import MasterJoin, OneMaster
 from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
 from semistream.spark.pipeline.outlets import Outlets
-from semistream.spark.pipeline.routes import Retry
+from semistream.spark.pipeline.routes import Retry, parse_duration
 from semistream.spark.pipeline.settings import (
     check_no_columns,
     check_no_terms,
@@ -125,6 +125,7 @@ class Pipeline:
         metrics_prometheus: Location | None = None,
         name: str | None = None,
         io: str | None = None,
+        max_staleness: float | str | None = None,
         clock: Clock = steady_time,
         **options: Option,
     ) -> None:
@@ -174,6 +175,11 @@ class Pipeline:
             metrics_prometheus: a file in Prometheus' text format, rewritten after each batch.
             name: the pipeline's name in metrics; by default that of the checkpoint's folder.
             io: "buffered", the default, or "direct" to bypass the page cache of a local disk.
+            max_staleness: how old a master may be when a batch begins, as seconds or "10m". If it
+                has not all changes of its source up to then, the pipeline fails with
+                `StaleMasterError`; started again, it goes on. A master that `MasterTable.sync` does
+                not bring up to date is as old as its version. A batch that a kill interrupted is
+                finished with the version that it began with.
             clock: the time in seconds since 1970, for tests.
             options: sizes and rules of the algorithm, as `ss.engine` takes them.
         """
@@ -186,7 +192,8 @@ class Pipeline:
             how = "inner"
         self._outlets = Outlets.of(sink, how or "left", unmatched, rejected)
         target = target_seconds(batch_target, deferred)
-        self._policy = Policy(self._outlets.retry is not None, target, clock)
+        most = None if max_staleness is None else parse_duration(max_staleness, "max_staleness")
+        self._policy = Policy(self._outlets.retry is not None, target, most, clock)
         self._trigger = spark_trigger(trigger)
         if "preserve_order" in options:
             raise OptionError("A pipeline has no order: its routes are files. Leave it out.")
@@ -298,8 +305,8 @@ class Pipeline:
         self._check_whole(log)
         run = BatchRun(self._shape, self._outlets, home, self._deferred, log.identity())
         run.claim()
-        newest = self._shape.join.newest
-        sequence = BatchSequence(newest, log, run, self._policy, lease, self._on_done)
+        join, policy = self._shape.join, self._policy
+        sequence = BatchSequence(join, log, run, policy, lease, self._on_done)
         self._last = log.last_outcome
         self._metrics.catch_up(log)
         sequence.recover(self._source.sparkSession)

@@ -118,6 +118,10 @@ class StarJoin:
         versions = {name: newest[location] for name, location in locations.items()}
         return Versions(sum(versions.values()), versions)
 
+    def places(self, versions: Versions) -> Mapping[str, int]:
+        """Where each master is, with its version."""
+        return {self._masters[name].location: one for name, one in versions.versions.items()}
+
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The star of a judged frame's tuples."""
         self._open(record)

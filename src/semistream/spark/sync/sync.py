@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from semistream.relation.following import (
     checked_mark,
     is_done,
     note_fresh,
+    progress,
     tidied,
 )
 from semistream.relation.storage import Location, harmless, local_path, scrubbed
@@ -53,6 +55,11 @@ through the driver, and only the pages that they touch are written."""
 _MOST_ATTEMPTS: Final = 20
 _TIDY_EVERY: Final = 16
 _LOOK_SECONDS: Final = 1
+_LOST: Final = re.compile(
+    r"Some data may have been (lost|missed)|failOnDataLoss|FILE_NOT_EXIST|FILE_NOT_FOUND|"
+    r"TRUNCATED_TRANSACTION_LOG|VERSION_NOT_(FOUND|CONTIGUOUS)|annot time travel"
+)
+"""How Kafka's connector and Delta's say that changes are gone."""
 _MOST_LINES: Final = 4
 """Of what Spark says when it cannot read the changes."""
 
@@ -66,8 +73,12 @@ class SyncStatus:
     error: str | None
     version: int
     """The master's version now."""
+    position: int | None
+    """The last batch of the source that has changed the master; None if there is none."""
+    committed: float | None
+    """When that was, as seconds since 1970."""
     as_of: float
-    """The master has all changes of its source up to then, as seconds since 1970."""
+    """The master has all changes of its source up to then."""
     lag_seconds: float
     """How long ago that is."""
     changes: int
@@ -174,11 +185,13 @@ class Sync:
 
     def status(self) -> SyncStatus:
         """The state now."""
-        at = as_of(self._terms.location)
+        at, known = as_of(self._terms.location), progress(self._terms.location)
         return SyncStatus(
             state=self._state,
             error=None if self._failure is None else str(self._failure),
             version=MasterTable.latest_version(self._terms.location),
+            position=None if known is None else known.position,
+            committed=None if known is None else known.committed,
             as_of=at,
             lag_seconds=max(time.time() - at, 0.0),
             **asdict(self._totals),
@@ -187,7 +200,8 @@ class Sync:
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until it ends, or this many seconds; whether it has ended. Raises its error."""
         ended = self._ended.wait(timeout)
-        if self._failure is not None:
+        # Before it has ended, the failure is Spark's, without what to do about it.
+        if ended and self._failure is not None:
             raise self._failure
         return ended
 
@@ -246,7 +260,7 @@ class Sync:
                 if attempt == _MOST_ATTEMPTS:
                     raise
                 time.sleep(random.uniform(0.0, 0.1 * attempt))
-        self._tell(done, count, began)
+        self._tell(done, count, began, position)
 
     def _applied(self, frame: DataFrame, following: Following) -> tuple[Applied, int]:
         """What was done, and with how many changes."""
@@ -280,7 +294,7 @@ class Sync:
         finally:
             last.unpersist()
 
-    def _tell(self, done: Applied, count: int, began: float) -> None:
+    def _tell(self, done: Applied, count: int, began: float, position: int | None) -> None:
         """Count what was done, write the metrics, and remove old versions now and then."""
         terms, totals = self._terms, self._totals
         totals.changes += count
@@ -291,6 +305,7 @@ class Sync:
             seconds = time.time() - began
             line = asdict(done) | {"changes": count, "at": began, "seconds": seconds}
             line["lag_seconds"] = time.time() - as_of(terms.location)
+            line["position"] = position
             terms.metrics.parent.mkdir(parents=True, exist_ok=True)
             with open(terms.metrics, "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -330,12 +345,18 @@ class Sync:
             found = explained(self._failure or error, "sync")
             if isinstance(found, SemistreamError) and type(found) is not SemistreamError:
                 raise found from found.__cause__
+            if _LOST.search(str(found)):
+                raise SourceError(
+                    f"The source no longer has changes that the master at {self.master.path} has "
+                    "not seen (a vacuum or a retention time has removed them, or the table or the "
+                    "topic is another one): build the master anew from a snapshot of the source, "
+                    "with replace=True, and follow it with a new checkpoint; until then the master "
+                    "is as it was."
+                ) from harmless(error)
             said = _without_traces(scrubbed(str(found)))
             raise SourceError(
                 f"The changes for the master at {self.master.path} cannot be read: {said} The "
-                "master is as it was, and goes on from its checkpoint once they can. If the source "
-                "no longer has them (a vacuum or a retention time has removed them), build the "
-                "master anew from the source, and follow it with a new checkpoint."
+                "master is as it was, and goes on from its checkpoint once they can."
             ) from harmless(error)
 
 
