@@ -13,6 +13,7 @@ __all__ = [
     "ConnectorError",
     "ConservationError",
     "CorruptPageError",
+    "DatabaseError",
     "HistoryError",
     "InternalError",
     "JavaError",
@@ -154,6 +155,10 @@ class ConservationError(SemistreamError):
 
 class PipelineStateError(SemistreamError):
     """A pipeline cannot do what was asked in its present state; started twice, for example."""
+
+
+class DatabaseError(SemistreamError):
+    """A master in a database cannot be read: no server, no access, no table, no index, no room."""
 
 
 class SourceError(SemistreamError):

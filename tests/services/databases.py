@@ -105,6 +105,7 @@ class MariaDB(Service):
             program("mariadb-install-db", "/usr/sbin"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         )
@@ -117,6 +118,7 @@ class MariaDB(Service):
             f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}",
+            f"--tmpdir={self.folder}",
             f"--bind-address={LOOPBACK}",
             f"--port={self.port}",
             "--innodb-flush-log-at-trx-commit=0",

@@ -122,6 +122,9 @@ class IndexNestedLoopJoin:
     ) -> Generator[pa.RecordBatch, None, NDArray[np.bool_]]:
         """Join the arrivals page by page; returns which of them have no row."""
         missed = np.ones(len(arrivals.codes), np.bool_)
+        if most := self.disk.most_codes:
+            yield from self._look_up_keys(arrivals, missed, most)
+            return missed
         first, last = self.disk.spans(arrivals.codes)
         for start, stop in _runs(first, last):
             for page in range(first[start], last[start] + 1):
@@ -131,6 +134,16 @@ class IndexNestedLoopJoin:
                 yield from self._match(arrivals, start, stop, read, missed)
         yield from self._send(arrivals, missed)
         return missed
+
+    def _look_up_keys(
+        self, arrivals: Arrivals, missed: NDArray[np.bool_], most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Ask for the rows of many tuples at a time: a round trip costs more than all else."""
+        for start in range(0, len(arrivals.codes), most):
+            stop = min(start + most, len(arrivals.codes))
+            rows = self.disk.rows_of(arrivals.codes[start:stop])
+            yield from self._match(arrivals, start, stop, rows, missed)
+            yield from self._send(arrivals, missed)
 
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]
