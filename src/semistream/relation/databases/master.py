@@ -165,9 +165,9 @@ class DatabaseMaster(MasterTable):
         """The same: a database keeps no versions."""
         return self
 
-    def shard(self, number: int) -> NoReturn:
-        """Refused: a table in a database has no shards."""
-        self._refuse("has no shards")
+    def shard(self, number: int) -> DatabaseMaster:
+        """The table itself: it has no shards but the one that is all of it."""
+        return self if number == 0 else self._refuse("has no shards")
 
     def cached(self, folder: Location, limit: int | str) -> NoReturn:
         """Refused: its rows may change, so no copies of them are kept."""
