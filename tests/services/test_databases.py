@@ -302,22 +302,6 @@ def test_no_secret_is_in_what_is_shown_or_shipped(shop: Shop, filled: str) -> No
     assert ss.MasterTable.open(master.location) is again
 
 
-def test_a_url_with_a_password_is_refused_without_showing_it(shop: Shop) -> None:
-    place = shop.url.partition("://")[2]
-    for url in (
-        f"{shop.system}://shop:hunter2@{place}",
-        f"{shop.system}://{place}?password=hunter2",
-        f"{shop.system}://{place}?user=u&passfile=hunter2",
-    ):
-        for made in (
-            lambda url=url: ss.DatabaseMaster(url, table="t", key="id"),
-            lambda url=url: ss.MasterTable.open(f"{url}{'&' if '?' in url else '?'}table=t&key=id"),
-        ):
-            with pytest.raises(OptionError, match="taken from the environment") as told:
-                made()
-            assert "hunter2" not in str(told.getrepr(chain=True, style="short"))
-
-
 def test_what_only_files_can_do_is_refused(shop: Shop, filled: str) -> None:
     master = shop.master(filled)
     for refused in (

@@ -50,6 +50,17 @@ def test_urls_that_cannot_be(url: str, message: str) -> None:
     assert "hunter2" not in str(told.value)
 
 
+def test_a_location_with_a_password_is_refused() -> None:
+    for end in (
+        "u:hunter2@host/shop?",
+        "host/shop?password=hunter2&",
+        "host/shop?passfile=hunter2&",
+    ):
+        with pytest.raises(OptionError, match="taken from the environment") as told:
+            ss.MasterTable.open(f"postgresql://{end}table=t&key=id")
+        assert "hunter2" not in str(told.value)
+
+
 def test_a_database_without_a_table_is_told_what_is_missing() -> None:
     with pytest.raises(OptionError, match=r"names a database, but not the table in it"):
         ss.MasterTable.open("postgresql://host/shop")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -310,7 +309,7 @@ def _run(codes: NDArray[np.int64]) -> int:
 
 
 def row_ranges(
-    firsts: NDArray[np.signedinteger[Any]], counts: NDArray[np.signedinteger[Any]]
+    firsts: NDArray[np.int32] | NDArray[np.int64], counts: NDArray[np.int32] | NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The numbers first, first + 1, … of each range, one range after the other."""
     ends = np.cumsum(counts)
