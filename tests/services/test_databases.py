@@ -33,6 +33,10 @@ def stream(count: int = 600, seed: int = 5) -> list[pa.RecordBatch]:
     return [whole.slice(at, 200) for at in range(0, count, 200)]
 
 
+def sale(*keys: int | None) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(keys, pa.int64())})
+
+
 @pytest.fixture(scope="module")
 def filled(shop: Shop) -> str:
     return shop.table(GOODS, as_rows(goods()))
@@ -126,11 +130,10 @@ def test_pages_that_grew_are_divided_anew_by_the_next_run(
     with ss.engine(master, on="id", memory="600KB", algorithm="meshjoin") as engine:
         added = [(10_000 + i, "late", 1, 1, "z" * 40) for i in range(400)]
         shop.run(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, %s)", added)
-        sale = [pa.record_batch({"id": pa.array([10_399], pa.int64())})]
         monkeypatch.setattr("semistream.relation.databases.master._DIVISION_SHARE", 1e12)
         with pytest.raises(DatabaseError, match=r"take more than the [\d,]+ bytes .* Run it again"):
-            list(engine.run(sale))
-        found = rows_of(list(engine.run(sale)))
+            list(engine.run([sale(10_399)]))
+        found = rows_of(list(engine.run([sale(10_399)])))
         assert found == [(10_399, "late", Decimal("1.00"), 1, "z" * 40)]
         assert master.page_count > pages
 
@@ -138,28 +141,27 @@ def test_pages_that_grew_are_divided_anew_by_the_next_run(
 def test_a_row_wider_than_a_page_is_refused_with_what_to_do(shop: Shop) -> None:
     table = shop.table(GOODS, [*as_rows(goods(40)), (5000, "wide", 1, 1, "w" * 9000)])
     master = shop.master(table)
-    sale = [pa.record_batch({"id": pa.array([5000], pa.int64())})]
     for algorithm in ("inlj", "meshjoin", "hybridjoin"):
         with (
             ss.engine(master, on="id", memory="4MB", algorithm=algorithm) as engine,
             pytest.raises(DatabaseError, match=r"more than page_bytes=2048, or without its wide"),
         ):
-            list(engine.run(sale))
+            list(engine.run([sale(5000)]))
     narrow = shop.master(table, columns=["name"])
     with ss.engine(narrow, on="id", memory="4MB") as engine:
-        assert rows_of(list(engine.run(sale))) == [(5000, "wide")]
+        assert rows_of(list(engine.run([sale(5000)]))) == [(5000, "wide")]
 
 
 def test_empty_tables_null_keys_and_several_rows_of_a_key(shop: Shop) -> None:
     empty = shop.table("id int PRIMARY KEY, name varchar(9)", [])
     master = shop.master(empty)
-    sale = [pa.record_batch({"id": pa.array([1, 2, None], pa.int64())})]
+    sales = [sale(1, 2, None)]
     for algorithm in ("inlj", "meshjoin", "hybridjoin", "auto"):
         with ss.engine(master, on="id", how="left", memory="1MB", algorithm=algorithm) as engine:
-            assert_same_rows(list(engine.run(sale)), [(1, None), (2, None), (None, None)])
+            assert_same_rows(list(engine.run(sales)), [(1, None), (2, None), (None, None)])
     shop.run(f"INSERT INTO {empty} VALUES (2, 'late')")
     with ss.engine(master, on="id", memory="1MB") as engine:
-        assert rows_of(list(engine.run(sale))) == [(2, "late")]
+        assert rows_of(list(engine.run(sales))) == [(2, "late")]
     several = shop.table(
         "id smallint, name varchar(9)", [(1, "a"), (1, "b"), (None, "c"), (2, "d")]
     )
@@ -167,7 +169,7 @@ def test_empty_tables_null_keys_and_several_rows_of_a_key(shop: Shop) -> None:
     master = shop.master(several)
     for algorithm in (*ss.ALGORITHMS, "auto"):
         with ss.engine(master, on="id", memory="1MB", algorithm=algorithm) as engine:
-            assert_same_rows(list(engine.run(sale)), [(1, "a"), (1, "b"), (2, "d")])
+            assert_same_rows(list(engine.run(sales)), [(1, "a"), (1, "b"), (2, "d")])
 
 
 def test_what_types_become(shop: Shop) -> None:
@@ -201,9 +203,8 @@ def test_what_types_become(shop: Shop) -> None:
     shop.run(f"INSERT INTO {table} (id) VALUES (2)")
     master = shop.master(table)
     assert [str(kind) for kind in master.schema.types[1:]] == wanted
-    sale = [pa.record_batch({"id": pa.array([1, 2], pa.int64())})]
     with ss.engine(master, on="id", memory="1MB", algorithm="inlj") as engine:
-        first, second = sorted(rows_of(list(engine.run(sale))))
+        first, second = sorted(rows_of(list(engine.run([sale(1, 2)]))))
     assert second[1:7] == (None,) * 6
     assert first[1] == pytest.approx(0.1)
     assert first[2] == 0.1
@@ -225,14 +226,39 @@ def test_integer_keys_only_and_an_index_are_asked_for(shop: Shop) -> None:
         shop.master(table, key=["id", "name"])  # type: ignore[arg-type]
 
 
-def test_a_table_that_lost_its_index_or_is_gone(shop: Shop) -> None:
-    table = shop.table(GOODS, as_rows(goods(40)))
+def test_a_table_that_lost_its_index_or_is_gone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = shop.table("id int, name varchar(9)", [(1, "a")])
+    shop.run(f"CREATE INDEX i_{table} ON {table} (id)")
     master = shop.master(table)
-    shop.run(f"DROP TABLE {table}")
-    with ss.engine(master, on="id", memory="1MB") as engine, pytest.raises(DatabaseError) as told:
-        list(engine.run(stream()))
-    assert "cannot be read" in str(told.value)
-    assert "\n" not in str(told.value)
+    monkeypatch.setattr("semistream.relation.databases.master._DIVISION_SHARE", -1)
+    lost = {
+        f"DROP INDEX i_{table}" + ("" if shop.system == "postgresql" else f" ON {table}"): (
+            "has no index on 'id'"
+        ),
+        f"DROP TABLE {table}": "has no index|cannot be read",
+    }
+    with ss.engine(master, on="id", memory="1MB") as engine:
+        assert len(rows_of(list(engine.run([sale(1)])))) == 1
+        for change, message in lost.items():
+            shop.run(change)
+            with pytest.raises(DatabaseError, match=message) as told:
+                list(engine.run([sale(1)]))
+            assert "\n" not in str(told.value)
+
+
+def test_keys_of_64_bits_without_a_sign(shop: Shop) -> None:
+    if shop.system == "postgresql":
+        return  # It has no such type.
+    table = shop.table(
+        "id bigint unsigned PRIMARY KEY, name varchar(9)", [(0, "a"), (2**63 - 1, "b")]
+    )
+    with ss.engine(shop.master(table), on="id", memory="1MB", algorithm="meshjoin") as engine:
+        assert len(rows_of(list(engine.run([sale(0, 2**63 - 1)])))) == 2
+    shop.run(f"INSERT INTO {table} VALUES (9223372036854775808, 'c')")
+    with pytest.raises(KeyTypeError, match="more than 64 bits with a sign hold"):
+        shop.master(table)
 
 
 def test_a_lost_connection_ends_the_run_and_the_next_one_works(shop: Shop) -> None:

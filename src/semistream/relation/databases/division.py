@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from semistream.errors import KeyTypeError
 from semistream.relation.databases.source import Source, SourceColumn
 from semistream.relation.frame import ALIGNMENT, aligned
 from semistream.relation.page_index import PageIndex
@@ -28,6 +29,7 @@ _SAMPLED: Final = 64
 _ROOM: Final = 2
 """A page has room for so many times the rows that it is planned for: rows are added."""
 _AMPLE: Final = 1 << 28
+_HIGHEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,11 @@ def divided(
     `columns` are those that are read, and `key` is the type of the key.
     """
     bounds = source.bounds()
+    if bounds is not None and bounds[1] > _HIGHEST:
+        raise KeyTypeError(
+            f"A key is {bounds[1]}, more than 64 bits with a sign hold. Copy the table with "
+            "MasterTable.build, which takes keys of any type."
+        )
     width = 1.0 if bounds is None else _row_bytes(source, columns, *bounds)
     rows = max(1, int(page_bytes / _ROOM / width))
     starts = np.empty(0, np.int64) if bounds is None else source.every(rows)

@@ -215,6 +215,9 @@ class DatabaseMaster(MasterTable):
         """Look which columns and which index the table has."""
         found = self._session.read(lambda source: source.columns())
         self._read_columns = _chosen(self._address, found)
+        self._check_index()
+
+    def _check_index(self) -> None:
         if not self._session.read(lambda source: source.has_index()):
             raise DatabaseError(
                 f"{self._address.shown} has no index on {self._address.key!r}, so each page would "
@@ -225,6 +228,7 @@ class DatabaseMaster(MasterTable):
     def _renew(self) -> None:
         """Divide anew if that is cheap beside what has been done since."""
         if time.monotonic() - self._divided_at > _DIVISION_SHARE * self._division_seconds:
+            self._check_index()
             self._pages = self._divided()
 
     def _divided(self) -> KeyRanges:
@@ -292,8 +296,9 @@ def _chosen(address: Address, found: Sequence[SourceColumn]) -> list[SourceColum
             "safe. Use a key of integers, or copy the table with MasterTable.build, which takes "
             "keys of any type."
         )
-    if key.type == pa.int16():
-        known[key.name] = key._replace(type=pa.int32())
+    # Codes of columns with other widths are not looked up in compiled code.
+    wide = {pa.int16(): pa.int32(), pa.uint64(): pa.int64()}
+    known[key.name] = key._replace(type=wide.get(key.type, key.type))
     return [known[name] for name in names]
 
 

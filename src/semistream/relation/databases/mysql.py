@@ -254,8 +254,7 @@ def _column(
     quoted = _name(name)
     if kind in _INTEGERS:
         unsigned = "unsigned" in declared
-        type_ = _INTEGERS[kind][unsigned]
-        return SourceColumn(name, _number(quoted), type_, is_integer=type_ != pa.uint64())
+        return SourceColumn(name, _number(quoted), _INTEGERS[kind][unsigned], is_integer=True)
     if kind == "bit":
         return SourceColumn(name, _number(f"({quoted} + 0)"), pa.uint64())
     if kind == "float":
