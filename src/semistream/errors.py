@@ -27,6 +27,7 @@ __all__ = [
     "PipelineFileError",
     "PipelineStateError",
     "RateError",
+    "RowRoomError",
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
@@ -159,6 +160,10 @@ class PipelineStateError(SemistreamError):
 
 class DatabaseError(SemistreamError):
     """A master in a database cannot be read: no server, no access, no table, no index, no room."""
+
+
+class RowRoomError(DatabaseError):
+    """More rows were found in a database, or wider ones, than there is room for."""
 
 
 class SourceError(SemistreamError):

@@ -152,6 +152,18 @@ def test_a_row_wider_than_a_page_is_refused_with_what_to_do(shop: Shop) -> None:
         assert rows_of(list(engine.run([sale(5000)]))) == [(5000, "wide")]
 
 
+@pytest.mark.parametrize("algorithm", ["inlj", "hybridjoin", "chybridjoin"])
+def test_rows_far_wider_than_others_are_asked_for_in_smaller_lots(
+    shop: Shop, algorithm: str
+) -> None:
+    wide = [(5000 + i, "wide", 1, 1, "w" * 3000) for i in range(60)]
+    table = shop.table(GOODS, [*as_rows(goods(1500)), *wide])
+    master = shop.master(table, page_bytes=8192)
+    with ss.engine(master, on="id", memory="2MB", algorithm=algorithm) as engine:
+        found = rows_of(list(engine.run([sale(*range(5000, 5060))])))
+    assert sorted(found) == [(i, name, Decimal("1.00"), 1, note) for i, name, _, _, note in wide]
+
+
 def test_empty_tables_null_keys_and_several_rows_of_a_key(shop: Shop) -> None:
     empty = shop.table("id int PRIMARY KEY, name varchar(9)", [])
     master = shop.master(empty)

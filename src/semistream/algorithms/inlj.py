@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.arrow_arrays import to_arrow
+from semistream.errors import RowRoomError
 from semistream.kernels import match_codes
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
@@ -139,11 +140,19 @@ class IndexNestedLoopJoin:
         self, arrivals: Arrivals, missed: NDArray[np.bool_], most: int
     ) -> Iterator[pa.RecordBatch]:
         """Ask for the rows of many tuples at a time: a round trip costs more than all else."""
-        for start in range(0, len(arrivals.codes), most):
+        start = 0
+        while start < len(arrivals.codes):
             stop = min(start + most, len(arrivals.codes))
-            rows = self.disk.rows_of(arrivals.codes[start:stop])
+            try:
+                rows = self.disk.rows_of(arrivals.codes[start:stop])
+            except RowRoomError:
+                if most == 1:
+                    raise
+                most = max(1, most // 2)
+                continue
             yield from self._match(arrivals, start, stop, rows, missed)
             yield from self._send(arrivals, missed)
+            start = stop
 
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]

@@ -141,6 +141,13 @@ class DiskBuffer:
                 self.read_ahead(number + 1)
             yield partition
 
+    def load_key(self, code: int) -> Iterator[Partition]:
+        """The same, or no more than the code's own rows if they can be asked for."""
+        if self.reader.by_code:
+            yield self.rows_of(np.array([code], np.int64))
+        else:
+            yield from self.load(code)
+
     @property
     def most_codes(self) -> int:
         """How many codes `rows_of` may be asked for; 0 if only whole pages can be read."""

@@ -12,6 +12,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from semistream.errors import RowRoomError
 from semistream.kernels import rows as kernels
 from semistream.kernels.pages import DONE, GRANULES, ROWS
 from semistream.parts.disk_buffer import row_ranges
@@ -55,7 +56,13 @@ class RowFinder:
     def _find(self, look_ups: LookUpSet) -> ReadCounts:
         found, layout = look_ups.found, self._layout
         wanted = look_ups.wanted.codes[: found.used[DONE]]
-        batch = self._reader.rows_of(wanted, self._most_bytes)
+        batch = None
+        while batch is None:
+            try:
+                batch = self._reader.rows_of(wanted, self._most_bytes)
+            except RowRoomError:
+                # These rows are far wider than others. Without any, keys are looked up alone.
+                wanted = wanted[: len(wanted) // 2]
         codes, _ = self._codes_of([batch.column(self._code_column)])
         first = np.searchsorted(codes, wanted, side="left")
         counts = np.searchsorted(codes, wanted, side="right") - first

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from semistream.errors import DatabaseError, KeyColumnError, KeyTypeError, OptionError
+from semistream.errors import DatabaseError, KeyColumnError, KeyTypeError, OptionError, RowRoomError
 from semistream.keys import Codes
 from semistream.relation.databases.address import Address
 from semistream.relation.databases.division import KeyRanges, divided
@@ -258,10 +258,10 @@ class DatabaseMaster(MasterTable):
             raise self._too_wide(asked, self.widest_row)
         return in_order(batch, self._row_codes(batch))
 
-    def _too_wide(self, asked: str, most_bytes: int) -> DatabaseError:
+    def _too_wide(self, asked: str, most_bytes: int) -> RowRoomError:
         # The next moment begins with another division.
         self._divided_at = -float("inf")
-        return DatabaseError(
+        return RowRoomError(
             f"The rows of {self.path} for {asked} take more than the {most_bytes:,} bytes that "
             "there is room for: many were added since the table was divided, or they are far wider "
             f"than others. Run it again; if that is not enough, open the table with more than "

@@ -26,6 +26,7 @@ from semistream.relation.databases.source import (
     LostConnectionError,
     SourceColumn,
     TooManyBytesError,
+    listed,
 )
 
 __all__ = ["MySQL"]
@@ -134,7 +135,7 @@ class MySQL:
 
     def among(self, codes: Codes) -> str:
         """The condition that the key is one of these."""
-        return f"{self._key} IN ({','.join(map(str, codes.tolist()))})"
+        return f"{self._key} IN ({listed(codes)})"
 
     def rows(
         self, columns: Sequence[SourceColumn], condition: str, most_bytes: int, limit: int = 0

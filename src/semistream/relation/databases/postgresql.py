@@ -28,6 +28,7 @@ from semistream.relation.databases.source import (
     LostConnectionError,
     SourceColumn,
     TooManyBytesError,
+    listed,
 )
 
 __all__ = ["PostgreSQL"]
@@ -116,7 +117,7 @@ class PostgreSQL:
 
     def among(self, codes: Codes) -> str:
         """The condition that the key is one of these."""
-        return f"{self._key} = ANY ('{{{','.join(map(str, codes.tolist()))}}}'::bigint[])"
+        return f"{self._key} = ANY ('{{{listed(codes)}}}'::bigint[])"
 
     def rows(
         self, columns: Sequence[SourceColumn], condition: str, most_bytes: int, limit: int = 0

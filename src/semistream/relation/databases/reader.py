@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.arrow_arrays import to_arrow
+from semistream.arrow_arrays import no_rows, to_arrow
 from semistream.errors import InternalError
 from semistream.keys import Codes
 from semistream.relation.frame import Frame
@@ -59,6 +59,8 @@ class DatabaseReader(PageReader):
 
     def rows_of(self, codes: Codes, most_bytes: int) -> pa.RecordBatch:
         """All rows of these codes, by code, with one query."""
+        if not len(codes):
+            return no_rows(self.schema)
         batch = self._rows.rows_among(np.unique(codes), most_bytes)
         self._count(0, batch)
         return batch

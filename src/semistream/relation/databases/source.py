@@ -7,11 +7,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from semistream.arrow_arrays import strings, to_arrow
 from semistream.keys import Codes
 
-__all__ = ["LostConnectionError", "Source", "SourceColumn", "TooManyBytesError"]
+__all__ = ["LostConnectionError", "Source", "SourceColumn", "TooManyBytesError", "listed"]
 
 
 class SourceColumn(NamedTuple):
@@ -75,3 +77,15 @@ class Source(Protocol):
 
     def count_from(self, low: int) -> int:
         """How many rows have a key that is not below `low`."""
+
+
+def listed(codes: Codes) -> str:
+    """Codes as a text, with commas between them.
+
+    >>> listed(np.array([3, -5, 8]))
+    '3,-5,8'
+    """
+    ends = to_arrow(np.array([0, len(codes)], np.int32))
+    numbers = pa.ListArray.from_arrays(ends, to_arrow(codes).cast(pa.string()))
+    text: str = pc.binary_join(numbers, strings([","])[0])[0].as_py()
+    return text
