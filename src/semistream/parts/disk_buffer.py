@@ -315,9 +315,7 @@ def _run(codes: NDArray[np.int64]) -> int:
     return int(other[0]) if len(other) else len(codes)
 
 
-def row_ranges(
-    firsts: NDArray[np.int32] | NDArray[np.int64], counts: NDArray[np.int32] | NDArray[np.int64]
-) -> NDArray[np.int64]:
+def row_ranges(firsts: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.int64]:
     """The numbers first, first + 1, … of each range, one range after the other."""
     ends = np.cumsum(counts)
     offsets = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)

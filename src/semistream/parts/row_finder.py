@@ -102,4 +102,4 @@ def _rows(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int
     some = counts > 0
     if not some.any():
         return np.empty(0, np.int64)
-    return row_ranges(first[some], counts[some])
+    return row_ranges(first[some].astype(np.int32), counts[some].astype(np.int32))
