@@ -121,6 +121,18 @@ def test_rounds_of_a_join_on_terms_and_a_star_see_one_moment(shop: Shop) -> None
             assert row[2] == row[3]
 
 
+def test_a_join_on_a_condition_scans_the_table_at_each_new_moment(shop: Shop) -> None:
+    table = shop.table(GOODS, as_rows(goods(80)))
+    sales = pa.record_batch({"wanted": pa.array([0, 3, 79], pa.int64())})
+    with ss.engine(shop.master(table), on=ss.at_most("wanted", "stock"), memory="2MB") as engine:
+        for more in (0, 1):
+            stocks = [None if i % 5 == 0 else i + more for i in range(80)]
+            found = [(row[0], row[4]) for row in rows_of(list(engine.run([sales])))]
+            wanted = [(w, s) for w in (0, 3, 79) for s in stocks if s is not None and w <= s]
+            assert sorted(found) == sorted(wanted)
+            shop.run(f"UPDATE {table} SET stock = stock + 1")
+
+
 def test_pages_that_grew_are_divided_anew_by_the_next_run(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
