@@ -10,8 +10,8 @@ task sees a moment of its own, so what its engine has learned are keys, not rows
     inlj, …         semistream's algorithms on the same table
 
 "skewed" streams are Zipf's with exponent 1. In a "uniform" one hardly any key comes twice: what is
-gained there is gained by round trips alone. Writes a JSON line for each way to
-benchmarks/results/database.jsonl.
+gained there is gained by round trips alone. A rate is that of the best turn. Writes a JSON line for
+each way, with what a tuple took in each turn, to benchmarks/results/database.jsonl.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def measured(uri: str, given: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{place.scheme:>10} {name:>8} {way:>11} {1 / spent:>10,.0f} tuples/s "
                 f"{single / spent:>7.1f} times one by one"
             )
-            line = {"database": place.scheme, "stream": name, "way": way}
+            turns = [round(1e6 * one, 2) for one in times]
+            line = {"database": place.scheme, "stream": name, "way": way, "microseconds": turns}
             lines.append(
                 line | {"tuples_per_second": round(1 / spent, 1), "times": round(single / spent, 1)}
             )
