@@ -22,7 +22,7 @@ from semistream.metrics import Durations, Metrics
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
-from semistream.relation import MasterTable, Vacuumed, VersionInfo
+from semistream.relation import DatabaseMaster, MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
 from semistream.relation.key_table import key_table
 from semistream.sampling import Sample
@@ -69,6 +69,7 @@ __all__ = [
     "Condition",
     "CostFactors",
     "Counts",
+    "DatabaseMaster",
     "DatabaseSink",
     "Durations",
     "Engine",

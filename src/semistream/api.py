@@ -92,6 +92,11 @@ def engine(
     """
     if not isinstance(retune, bool | Retuning):
         raise OptionError(f"retune={retune!r} must be True, False or a Retuning.")
+    if retune and getattr(master, "is_live", False):
+        raise OptionError(
+            f"retune={retune!r} is not for {master.path}: plans are chosen by what reads of files "
+            "cost, and this master is in a database. Leave it out."
+        )
     terms = Terms.of(how, where, valid, as_of, tolerance, preserve_order)
 
     def made(

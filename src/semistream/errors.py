@@ -13,6 +13,7 @@ __all__ = [
     "ConnectorError",
     "ConservationError",
     "CorruptPageError",
+    "DatabaseError",
     "HistoryError",
     "InternalError",
     "JavaError",
@@ -26,6 +27,7 @@ __all__ = [
     "PipelineFileError",
     "PipelineStateError",
     "RateError",
+    "RowRoomError",
     "SemistreamError",
     "ShedFileError",
     "ShedSpaceError",
@@ -154,6 +156,14 @@ class ConservationError(SemistreamError):
 
 class PipelineStateError(SemistreamError):
     """A pipeline cannot do what was asked in its present state; started twice, for example."""
+
+
+class DatabaseError(SemistreamError):
+    """A master in a database cannot be read: no server, no access, no table, no index, no room."""
+
+
+class RowRoomError(DatabaseError):
+    """More rows were found in a database, or wider ones, than there is room for."""
 
 
 class SourceError(SemistreamError):

@@ -68,11 +68,20 @@ def _names(cls: type) -> set[str]:
     return {field.name for field in fields(cls)} if is_dataclass(cls) else set()
 
 
+_OF_MASTERS = {
+    *("code_column", "codec", "filter_bytes", "held", "index_bytes", "is_live", "latest_version"),
+    *("locator", "locator_frame_bytes", "manifest", "membership_filter", "moment", "pages"),
+    *("reader", "storage", "stored_schema", "use_builder", "use_databases", "use_follower"),
+    "widest_row",
+}
 INNER = {
-    "MasterTable": {
-        *("code_column", "codec", "filter_bytes", "index_bytes", "latest_version", "locator"),
-        *("locator_frame_bytes", "manifest", "membership_filter", "pages", "reader", "storage"),
-        *("stored_schema", "use_builder", "use_follower", "widest_row"),
+    "MasterTable": _OF_MASTERS,
+    # What it has from master tables of files, and refuses, is not promised either.
+    "DatabaseMaster": {
+        *_OF_MASTERS,
+        *("at", "at_version", "build", "cache", "cached", "can_be_mapped", "compact", "delete"),
+        *("from_arrow", "history", "is_far", "is_shard", "rows_among", "rows_between"),
+        *("rows_without_key", "shard", "shard_count", "sync", "upsert", "vacuum", "valid"),
     },
     "Condition": {"master_columns"},
     "Engine": {"check", "inherit", "learned", "leave", "use_sample"},

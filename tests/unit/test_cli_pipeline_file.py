@@ -115,7 +115,16 @@ def test_the_steps_in_the_docs_are_valid(read: Read) -> None:
 
 
 LOOKUP = 'path = "m"\non = "id"'
+DATABASE = 'database = "mysql://host/shop"\ntable = "goods"\nkey = "id"'
 STAR = {"master": None, "join": 'memory = "1MB"', "[lookup]": LOOKUP}
+
+
+def test_a_master_in_a_database(read: Read) -> None:
+    found = read(master=DATABASE + '\ncredentials = "SHOP"').master
+    assert found is not None
+    assert (found.database, found.table, found.key) == ("mysql://host/shop", "goods", "id")
+    (one,) = read(**STAR | {"[lookup]": DATABASE + '\non = "id"'}).lookup
+    assert (one.database, one.on, one.path) == ("mysql://host/shop", "id", None)
 
 
 def test_look_ups_instead_of_a_master(read: Read) -> None:
@@ -163,6 +172,10 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
         ({"pipeline": ""}, r"\[pipeline\] is missing: checkpoint"),
         ({"master": "path = "}, "is not TOML: Invalid value"),
         ({"master": None}, r"Missing: \[master\]"),
+        ({"master": ""}, r"\[master\] is missing: path"),
+        ({"master": 'database = "mysql://h/d"\nkey = "id"'}, r"\[master\] is missing: table"),
+        ({"master": DATABASE + '\npath = "m"'}, r"\[master\] has a database and a path"),
+        ({"master": 'path = "m"\ntable = "t"'}, r"\[master\] has table, .* go with database"),
         ({"join": "memory = 1"}, r"\[join\] is missing: on\."),
         (STAR | {"master": 'path = "m"'}, r"\[master\] and \[\[lookup\]\] both name masters"),
         (STAR | {"join": LEAST["join"]}, r"\[join\] has keys beside memory"),

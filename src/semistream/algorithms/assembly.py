@@ -136,6 +136,8 @@ class Assembly:
         if self.front is None or self.plan.admission == "pinned":
             return None
         kept = self.front.kept
+        if self.master.is_live:
+            return Legacy(Learned.of(kept), rule=self.front.rule)
         return Legacy(Learned.nothing(), kept, self.master, self.front.rule)
 
     def close(self) -> None:

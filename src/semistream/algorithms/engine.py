@@ -67,6 +67,8 @@ class _Built(NamedTuple):
     assembly: Assembly
     algorithm: Algorithm
     widest_tuple: int
+    moment: int
+    """The master's: of another one, rows that are kept may be others."""
 
     def suits(self, first: pa.RecordBatch) -> bool:
         """Whether a stream that begins so can be joined with these parts."""
@@ -274,14 +276,14 @@ class Engine:
         return sampled(batches, self._sample, note)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-        with self._alone():
+        with self._alone(), self._master.held():
             self._start(timed=False)
             yield from self._join(PulledFeed(self._sections(batches, _itself)))
 
     def _run_timed(
         self, pairs: Iterator[tuple[float, pa.RecordBatch]], shedding: Shedding | None
     ) -> Generator[pa.RecordBatch, None, None]:
-        with self._alone():
+        with self._alone(), self._master.held():
             self._let_go()
             self._start(timed=True)
             sections = self._sections(pairs, _batch_of, True, _considers(shedding))
@@ -387,7 +389,8 @@ class Engine:
         idle = self._idle
         if idle is None:
             return None
-        if idle.suits(first) and feed.resume(idle.assembly):
+        is_current = idle.moment == self._master.moment
+        if is_current and idle.suits(first) and feed.resume(idle.assembly):
             return idle
         self._let_go(keep_learned=True)
         return None
@@ -407,7 +410,8 @@ class Engine:
         )
         widest = shape.tuple_bytes(shape.plain(first)) if first.num_rows else 0
         try:
-            built = _Built(assembly, BY_NAME[plan.algorithm].assemble(assembly), widest)
+            algorithm = BY_NAME[plan.algorithm].assemble(assembly)
+            built = _Built(assembly, algorithm, widest, self._master.moment)
             if legacy is not None:
                 assembly.recall(legacy.learned)
             return built

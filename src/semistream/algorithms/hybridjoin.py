@@ -103,7 +103,7 @@ class HybridJoin:
     def _look_up_alone(self) -> Iterator[pa.RecordBatch]:
         """Look up a key whose rows cross partitions, or have no room in a set, page by page."""
         wanted = self.waiting.look_up()
-        for page in self.disk.load(wanted):
+        for page in self.disk.load_key(wanted):
             yield from self.waiting.probe_key(page, wanted)
         yield from self.waiting.settle(wanted)
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.sizing import Needs
 from semistream.arrow_arrays import to_arrow
+from semistream.errors import RowRoomError
 from semistream.kernels import match_codes
 from semistream.metrics import Recorder
 from semistream.parts.disk_buffer import DiskBuffer, Partition
@@ -122,6 +123,9 @@ class IndexNestedLoopJoin:
     ) -> Generator[pa.RecordBatch, None, NDArray[np.bool_]]:
         """Join the arrivals page by page; returns which of them have no row."""
         missed = np.ones(len(arrivals.codes), np.bool_)
+        if most := self.disk.most_codes:
+            yield from self._look_up_keys(arrivals, missed, most)
+            return missed
         first, last = self.disk.spans(arrivals.codes)
         for start, stop in _runs(first, last):
             for page in range(first[start], last[start] + 1):
@@ -131,6 +135,24 @@ class IndexNestedLoopJoin:
                 yield from self._match(arrivals, start, stop, read, missed)
         yield from self._send(arrivals, missed)
         return missed
+
+    def _look_up_keys(
+        self, arrivals: Arrivals, missed: NDArray[np.bool_], most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Ask for the rows of many tuples at a time: a round trip costs more than all else."""
+        start = 0
+        while start < len(arrivals.codes):
+            stop = min(start + most, len(arrivals.codes))
+            try:
+                rows = self.disk.rows_of(arrivals.codes[start:stop])
+            except RowRoomError:
+                if most == 1:
+                    raise
+                most = max(1, most // 2)
+                continue
+            yield from self._match(arrivals, start, stop, rows, missed)
+            yield from self._send(arrivals, missed)
+            start = stop
 
     def _match(
         self, arrivals: Arrivals, start: int, stop: int, page: Partition, missed: NDArray[np.bool_]

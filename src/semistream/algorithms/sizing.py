@@ -33,6 +33,8 @@ from semistream.relation import MasterTable
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
 _MOST_LOOK_UPS = 128
+_MOST_ASKED_FOR = 4096
+"""The same for a master in a database, which is asked for keys and need not read partitions."""
 _FEWEST_LOOK_UPS = 4
 _SETS_OF_R = 16
 """A set of look-ups is at most such a part of R: in larger ones tuples wait for each other."""
@@ -104,6 +106,9 @@ class Sizing:
         plain = shape.plain(sample)
         self._shape = shape
         self._many = needs.look_ups and searchable(master, shape.code_column)
+        self._set_partitions = _MOST_LOOK_UPS
+        if master.is_live:
+            self._set_partitions = min(_MOST_ASKED_FOR, max(master.page_count, 1))
         self._in_place = io == "buffered" and can_be_in_place(master, shape)
         self._kept_schema = shape.kept_schema(master.stored_schema)
         self._varying = self._layout.varying_bytes(plain)
@@ -228,6 +233,8 @@ class Sizing:
 
     def _looked_up_pages(self, memory: int) -> int:
         """As many pages as a tenth of the memory holds twice, up to what a disk reads well."""
+        if self._master.is_live:
+            return 1
         pages, frame = 1, self._master.pages.frame_bytes
         most = min(memory // 20, _LARGEST_LOOKED_UP)
         few = _SETS_OF_R * _FEWEST_LOOK_UPS
@@ -325,6 +332,8 @@ class Sizing:
         """How many partitions to read at a time; 0 to read one and decode it."""
         if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
             return 0
+        if self._master.is_live:
+            return self._set_partitions
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
         if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
             _FEWEST_LOOK_UPS
@@ -334,7 +343,7 @@ class Sizing:
 
     def _found_rows(self, memory: int) -> int:
         """Rows that a set of look-ups can find."""
-        return most_rows(self._master, self._found_bytes(memory), _MOST_LOOK_UPS)[1]
+        return most_rows(self._master, self._found_bytes(memory), self._set_partitions)[1]
 
     def _waiting_for(self, memory: int, pages: int) -> float:
         """About how many tuples wait for a partition when it is read: twice the average."""
@@ -344,7 +353,7 @@ class Sizing:
 
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""
-        least = 2 * self._master.widest_row + 64 * _MOST_LOOK_UPS
+        least = 2 * self._master.widest_row + 64 * self._set_partitions
         return max(least, min(memory // _FOUND_SHARE, _MOST_FOUND))
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:

@@ -88,17 +88,45 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class MasterRef:
-    """`[master]`: the master table."""
+    """`[master]`: the master table, or a table that stays in a database."""
 
-    path: str
+    path: str | None = None
     cache: str | None = None
     """A folder of the executors' disks, for pages of a master in an object store."""
     cache_bytes: int | str = "10GB"
+    database: str | None = None
+    """As "postgresql://host/shop", without a password; with `table` and `key`."""
+    table: str | None = None
+    key: str | None = None
+    credentials: str | None = None
+    """With "SHOP", user and password are in the variables SHOP_USER and SHOP_PASSWORD."""
+
+    def check(self, where: str) -> None:
+        """Raise `PipelineFileError` unless it names one master, in files or in a database."""
+        inside = {"table": self.table, "key": self.key}
+        missing = [name for name, value in inside.items() if value is None]
+        if self.database is None and self.path is None:
+            raise PipelineFileError(_missing(["path"], where))
+        if self.database is not None and missing:
+            raise PipelineFileError(_missing(missing, where))
+        if self.database is not None and (self.path is not None or self.cache is not None):
+            raise PipelineFileError(
+                f"[{where}] has a database and a path or a cache. A master is in one place, and "
+                "rows of a database are not cached. Leave one out."
+            )
+        if self.database is None and (len(missing) < 2 or self.credentials is not None):
+            raise PipelineFileError(
+                f"[{where}] has table, key or credentials, which go with database. Leave them out."
+            )
 
     def opened(self) -> MasterTable:
-        """Its newest version."""
-        from semistream.relation import MasterTable
+        """Its newest version, or the table in its database."""
+        from semistream.relation import DatabaseMaster, MasterTable
 
+        if self.database is not None:
+            table, key = self.table or "", self.key or ""
+            return DatabaseMaster(self.database, table=table, key=key, credentials=self.credentials)
+        assert self.path is not None
         master = MasterTable.open(self.path)
         return master if self.cache is None else master.cached(self.cache, self.cache_bytes)
 
@@ -355,7 +383,7 @@ def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
     hints = get_type_hints(kind)
     below = {name: f"{where}.{name}" if where else name for name in found}
     made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
-    if isinstance(made, SinkTable | JoinTable | SourceTable | PipelineFile):
+    if isinstance(made, MasterRef | SinkTable | JoinTable | SourceTable | PipelineFile):
         made.check(where)
     return made
 

@@ -69,10 +69,8 @@ def sync(
     """Let a master follow its source until Ctrl-C; run it again to go on where it stopped."""
     console = side()
     with reported(console):
-        from semistream.relation import MasterTable
-
         asked = read_file(SyncFile, file)
-        master = MasterTable.open(asked.master.path)
+        master = asked.master.opened()
         terms = replace(asked.sync, trigger="availableNow") if once else asked.sync
         log = log_file(terms.log, terms.checkpoint)
         with naming_log(log), spark_errors(str(file)), stopped_by_signals() as signalled:

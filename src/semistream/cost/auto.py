@@ -49,8 +49,8 @@ class AutoPlanner:
 
     def plan(self, occasion: Occasion) -> JoinPlan:
         """The plan, with its options and what is expected of it."""
-        if not self.master.row_count:
-            return plan_for_no_rows(self.sizer, self.options, occasion)
+        if not self.master.row_count or self.master.is_live:
+            return adaptive_plan(self.sizer, self.options, occasion)
         return final_plan(self.sizer, self._chosen(occasion), occasion)
 
     def _chosen(self, occasion: Occasion) -> JoinPlan:
@@ -74,8 +74,11 @@ class AutoPlanner:
         return explained(tuner, ranked, basis, ())
 
 
-def plan_for_no_rows(sizer: Sizer, options: Options, occasion: Occasion) -> JoinPlan:
-    """The plan for an empty master: nothing is to be compared."""
+def adaptive_plan(sizer: Sizer, options: Options, occasion: Occasion) -> JoinPlan:
+    """The plan where nothing is to be compared: for an empty master, or one in a database.
+
+    There a round trip costs more than all else, so what asks for many keys at a time is best.
+    """
     try:
         return sizer.sized(ADAPTIVE, options, occasion)
     except BudgetError:
@@ -104,7 +107,9 @@ def in_memory(
     use_filter: bool | None = None,
     io: str = "buffered",
 ) -> dict[str, int] | None:
-    """The options by which all of R is kept in memory, if it fits."""
+    """The options by which all of R is kept in memory, if it fits and does not change."""
+    if master.is_live:
+        return None
     options = {"pinned_partitions": max(master.page_count, 1)}
     sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter, io)
     plan = sizing.plan_or_none(memory, options)

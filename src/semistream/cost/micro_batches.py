@@ -32,7 +32,7 @@ from semistream.algorithms.registry import AUTO, needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
-from semistream.cost.auto import ADAPTIVE, IN_MEMORY, final_plan, in_memory
+from semistream.cost.auto import ADAPTIVE, IN_MEMORY, adaptive_plan, final_plan, in_memory
 from semistream.cost.factors import CostFactors, known_factors
 from semistream.cost.model import CompiledCalls, CostModel
 from semistream.cost.planning import explained, resolved_skew
@@ -308,8 +308,8 @@ class MicroBatchPlanner:
 
     def plan(self, occasion: Occasion) -> JoinPlan:
         """The plan for a stream that begins so."""
-        if not self._sizer.master.row_count:
-            return self._sizer.sized(ADAPTIVE, self._options, occasion)
+        if not self._sizer.master.row_count or self._sizer.master.is_live:
+            return adaptive_plan(self._sizer, self._options, occasion)
         whole = None if self._options else self._whole(occasion)
         if whole is not None:
             return whole

@@ -69,6 +69,11 @@ def plan(
     if memory is None and rate is None:
         raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
     check_master(master)
+    if master.is_live:
+        raise OptionError(
+            f"{master.path} is in a database, whose costs are not known: a plan prices reads of "
+            "files. Join with it as it is; algorithm='auto' asks for many keys at a time."
+        )
     check_factors(factors)
     _check_rate(rate)
     _check_skew(skew)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from semistream.algorithms.options import Options
 from semistream.algorithms.planner import Occasion, Sizer
 from semistream.algorithms.registry import AUTO
-from semistream.cost.auto import IN_MEMORY, final_plan, in_memory, plan_for_no_rows, rivals
+from semistream.cost.auto import IN_MEMORY, adaptive_plan, final_plan, in_memory, rivals
 from semistream.cost.factors import CostFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.planning import explained, keyed_codes
@@ -128,7 +128,7 @@ class RetuningPlanner:
         """The plan for what has been seen so far."""
         if not self._master.row_count:
             if self.name == AUTO:
-                return plan_for_no_rows(self._sizer, self._options, occasion)
+                return adaptive_plan(self._sizer, self._options, occasion)
             return self._sizer.sized(self.name, self._options, occasion)
         skew = self._seen_skew()
         ranked, tuner = self._ranked(occasion, skew)

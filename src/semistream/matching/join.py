@@ -154,6 +154,10 @@ class Matching:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> _Batches:
         """Join a stream of record batches, yielding result batches as they come."""
+        with self._master.held():
+            yield from self._run(batches)
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> _Batches:
         self._begin()
         stream = iter(batches)
         first = next(_batches_of(stream), None)

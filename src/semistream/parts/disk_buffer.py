@@ -95,6 +95,7 @@ class DiskBuffer:
         # Several pages are copied together when decoded: the copy takes a frame's place.
         all_frames = [Frame(size) for _ in range(frames if partition_pages == 1 else 1)]
         self._frames = cycle(all_frames)
+        self._frame_bytes = size * frames
         self.frame = all_frames[0]
         """Where compiled code reads partitions to."""
         self._thread = ThreadPoolExecutor(1, "semistream-read-ahead")
@@ -139,6 +140,29 @@ class DiskBuffer:
             if number + 1 in span:
                 self.read_ahead(number + 1)
             yield partition
+
+    def load_key(self, code: int) -> Iterator[Partition]:
+        """The same, or no more than the code's own rows if they can be asked for."""
+        if self.reader.by_code:
+            yield self.rows_of(np.array([code], np.int64))
+        else:
+            yield from self.load(code)
+
+    @property
+    def most_codes(self) -> int:
+        """How many codes `rows_of` may be asked for; 0 if only whole pages can be read."""
+        if not self.reader.by_code:
+            return 0
+        row = int(self._pages.length.sum()) / max(self._pages.row_count, 1)
+        return max(1, int(self._frame_bytes / 2 / max(row, 1.0)))
+
+    def rows_of(self, codes: NDArray[np.int64]) -> Partition:
+        """All rows of these codes, in one read of nothing else; they take the frames' room."""
+        batch = self.reader.rows_of(codes, self._frame_bytes)
+        self._recorder.partitions_read += 1
+        self._recorder.bytes_read += self._count_bytes()
+        found = self._shape.row_codes(batch)
+        return Partition(-1, batch.select(self._shape.read_columns), found)
 
     def read(self, number: int) -> Partition:
         """One partition; the one read before is no longer valid."""

@@ -21,6 +21,7 @@ from semistream.metrics import Recorder
 from semistream.parts.frame_finder import FrameFinder, ReadCounts, finder_bytes
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import Codes, LookUpSet
+from semistream.parts.row_finder import RowFinder, row_finder_bytes
 from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
@@ -31,7 +32,10 @@ _AT_ONCE = 2
 def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -> int:
     """What look-ups take: the finder, the sets, and a mark per partition."""
     partitions = -(-len(master.pages) // partition_pages)
-    finder = finder_bytes(master, partition_pages, _AT_ONCE, found_bytes)
+    if master.is_live:
+        finder = row_finder_bytes(found_bytes)
+    else:
+        finder = finder_bytes(master, partition_pages, _AT_ONCE, found_bytes)
     return finder + (_AT_ONCE + 1) * found_bytes + partitions
 
 
@@ -60,9 +64,13 @@ class LookUps:
             for _ in range(_AT_ONCE + 1)
         )
         rows = self._free[0].block.layout
-        self._finder = FrameFinder(
-            master, shape.code_column, rows, partition_pages, _AT_ONCE, found_bytes, io
-        )
+        self._finder: FrameFinder | RowFinder
+        if master.is_live:
+            self._finder = RowFinder(master, shape.code_column, rows, found_bytes, io)
+        else:
+            self._finder = FrameFinder(
+                master, shape.code_column, rows, partition_pages, _AT_ONCE, found_bytes, io
+            )
         self._threads = ThreadPoolExecutor(_AT_ONCE, "semistream-look-ups")
         self._ahead: deque[tuple[LookUpSet, Future[ReadCounts]]] = deque()
         self._recorder = recorder

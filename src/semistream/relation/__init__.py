@@ -7,6 +7,7 @@ when they are not in code order, a `Locator` that says where a key's rows are.
     versions    manifests, drafts, and the removal of old versions
     updates     from one version and a change to the next version
     following   versions that follow the changes of a source, and the book of what was applied
+    databases   tables that stay in a database and are read there
 
 The other modules write, index and read pages (`page_file`, `page_index`, `reader`, `locator`,
 `membership_filter`), map them into memory (`mapped_pages`; `cached_pages` for copies), build a
@@ -15,6 +16,7 @@ versions (`shared_pages`).
 """
 
 from semistream.relation.cached_pages import mapped_pages
+from semistream.relation.databases import DatabaseMaster
 from semistream.relation.locator import Locator
 from semistream.relation.mapped_pages import MappedPages
 from semistream.relation.master_table import MasterTable
@@ -25,8 +27,11 @@ from semistream.relation.shards import shard_of
 from semistream.relation.shared_pages import same_rows
 from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
 
+MasterTable.use_databases(DatabaseMaster.at)
+
 __all__ = [
     "IO_MODES",
+    "DatabaseMaster",
     "Frame",
     "Locator",
     "MappedPages",

@@ -24,7 +24,14 @@ from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
 from semistream.relation.columns import ArrowData, SparkFrame
 from semistream.relation.master_version import MasterVersion
-from semistream.relation.storage import CacheSetting, Location, Storage, storage_at, storage_faults
+from semistream.relation.storage import (
+    CacheSetting,
+    Location,
+    Storage,
+    is_database,
+    storage_at,
+    storage_faults,
+)
 from semistream.relation.updates.change import Change, KeyData, deletion, upsertion
 from semistream.relation.updates.update import update
 from semistream.relation.versions.manifest import read_manifest
@@ -68,6 +75,14 @@ class MasterTable(MasterVersion):
 
     _follower: ClassVar[Callable[[], Callable[..., Any]]]
     """The same for `sync`."""
+
+    _in_database: ClassVar[Callable[[str], MasterTable]]
+    """Opens a table in a database."""
+
+    @classmethod
+    def use_databases(cls, opened: Callable[[str], MasterTable]) -> None:
+        """Set the function that opens a table in a database; `open` calls it."""
+        cls._in_database = staticmethod(opened)
 
     @classmethod
     def use_follower(cls, follower: Callable[[], Callable[..., Any]]) -> None:
@@ -123,7 +138,13 @@ class MasterTable(MasterVersion):
 
     @classmethod
     def open(cls, path: Location, version: int | None = None) -> MasterTable:
-        """Open a version of the master table at a path or URI, by default the newest."""
+        """Open a version of the master table at a path or URI, by default the newest.
+
+        The URL of a database, as "postgresql://host/shop?table=products&key=id", opens a table that
+        stays there: see `DatabaseMaster`.
+        """
+        if is_database(path):
+            return MasterTable._in_database(str(path))
         storage = storage_at(path)
         return cls(storage, read_manifest(storage, version))
 
@@ -135,7 +156,9 @@ class MasterTable(MasterVersion):
 
     @staticmethod
     def latest_version(path: Location) -> int:
-        """The number of the newest version. Only its manifest is read."""
+        """The number of the newest version. Only its manifest is read; a database has only one."""
+        if is_database(path):
+            return 1
         return read_manifest(storage_at(path)).version
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -214,6 +215,20 @@ class MasterVersion:
         """A new reader of the pages; its batches have `stored_schema`."""
         files = self._page_files(self._manifest.page_files, self.compression)
         return PageReader(files, self._pages, self._stored_schema, io, self._rules())
+
+    @property
+    def is_live(self) -> bool:
+        """Whether others may change its rows: it is a table in a database, not a version."""
+        return False
+
+    @property
+    def moment(self) -> int:
+        """Counts up when rows may have changed; those of a version never do."""
+        return 0
+
+    def held(self) -> AbstractContextManager[None]:
+        """See the same rows until the block ends, also if they may change."""
+        return nullcontext()
 
     @property
     def is_far(self) -> bool:

@@ -59,6 +59,8 @@ class PageReader:
 
     waits = True
     """Whether a read waits for a disk, so that reading ahead in another thread pays."""
+    by_code = False
+    """Whether rows can be asked for by their codes, as those of a database."""
 
     def __init__(
         self,
@@ -162,6 +164,13 @@ class PageReader:
     def decode_page(self, first: int, page: int, frame: Frame) -> pa.RecordBatch:
         """One of the pages that were put into the frame, in one stretch, from `first` on."""
         return self._decode(page, self._base(first), frame)
+
+    def rows_of(self, codes: NDArray[np.int64], most_bytes: int) -> pa.RecordBatch:
+        """All rows of some codes, by code, if they take no more than so many bytes.
+
+        Only if `by_code`.
+        """
+        raise InternalError("Rows of files were asked for by their codes. Please report this.")
 
     def _decode(self, page: int, base: int, frame: Frame) -> pa.RecordBatch:
         """A page in a frame that has byte `base` of its file at its beginning."""

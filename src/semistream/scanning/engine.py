@@ -71,7 +71,7 @@ class _Scan:
         recorder: Recorder,
         io: str,
     ) -> None:
-        self.plan, self.shape = plan, shape
+        self.plan, self.shape, self.moment = plan, shape, master.moment
         self.matcher = matcher_of(shape)
         self.rows = MasterRows(master, shape, self.matcher, plan, budget, io, recorder)
         budget.grant("waiting tuples").take(plan.parts["waiting tuples"])
@@ -180,7 +180,7 @@ class ScanEngine(Engine):
         )
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-        with self._alone():
+        with self._alone(), self._master.held():
             self._start(timed=False)
             ended = False
             try:
@@ -201,8 +201,9 @@ class ScanEngine(Engine):
 
     def _opened(self, first: pa.RecordBatch) -> _Scan:
         """The parts of the last run if they suit this stream, else new ones."""
-        if self._scan is not None and self._scan.suits(first):
-            return self._scan
+        scan = self._scan
+        if scan is not None and scan.moment == self._master.moment and scan.suits(first):
+            return scan
         self._let_go()
         plan = self.planned(first)
         assert isinstance(plan, ScanPlan)

@@ -32,9 +32,8 @@ _IVY_SETTINGS: Final = """\
     <ibiblio name="central" m2compatible="true"/>
     <chain name="central-or-older">
       <resolver ref="central"/>
-      <url name="older">
-        <artifact pattern="https://repo1.maven.org/maven2/org/apache/spark/[module]/4.0.0/[module]-4.0.0.[ext]"/>
-      </url>
+      <ibiblio name="older" m2compatible="true" usepoms="false"
+               pattern="org/apache/spark/[module]/4.0.0/[module]-4.0.0.[ext]"/>
     </chain>
   </resolvers>
   <modules>

@@ -260,7 +260,7 @@ class JoinTask:
 
     def _engine_key(self, first: pa.RecordBatch, schema: pa.Schema) -> EngineKey:
         """What the task's engine must be made for; the first tuple says which shard it is."""
-        version = MasterTable.open(self.path).version if self.version is None else self.version
+        version = MasterTable.latest_version(self.path) if self.version is None else self.version
         divided = self.divided_by is not None
         shard = first.column(first.num_columns - 1)[0].as_py() if divided else None
         # What is left for others makes no other engine.

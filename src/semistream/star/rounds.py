@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -133,6 +134,12 @@ class Rounds:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """Join the batches of a stream. An empty one ends a round: nothing waits then."""
+        with ExitStack() as moments:
+            for one in self._shape.lookups:
+                moments.enter_context(one.lookup.master.held())
+            yield from self._run(batches)
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._restart()
         collected: list[pa.RecordBatch] = []
         count = 0

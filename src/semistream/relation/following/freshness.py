@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from semistream.errors import StaleMasterError
 from semistream.relation.master_table import MasterTable
-from semistream.relation.storage import Location, inside, storage_at
+from semistream.relation.storage import Location, inside, is_database, storage_at
 from semistream.relation.sync_mark import mark_of
 from semistream.relation.versions.manifest import read_manifest
 
@@ -44,8 +44,10 @@ class Progress:
 def as_of(location: Location, version: int | None = None) -> float:
     """Up to when a version, by default the newest, has all changes; as seconds since 1970.
 
-    A master that follows nothing is as of when its version was made.
+    A master that follows nothing is as of when its version was made; one in a database, as of now.
     """
+    if is_database(location):
+        return time.time()
     manifest = read_manifest(storage_at(location), version)
     mark = mark_of(manifest.stored_schema)
     made = datetime.fromisoformat(manifest.created).timestamp() if mark is None else mark.as_of

@@ -22,7 +22,14 @@ from semistream.relation.storage.files import (
     unused_name,
 )
 from semistream.relation.storage.local import LocalStorage
-from semistream.relation.storage.location import Location, inside, is_uri, local_path, storage_at
+from semistream.relation.storage.location import (
+    Location,
+    inside,
+    is_database,
+    is_uri,
+    local_path,
+    storage_at,
+)
 from semistream.relation.storage.page_cache import CacheSetting
 from semistream.relation.storage.page_files import PageFiles
 from semistream.relation.storage.remote import RemoteStorage
@@ -53,6 +60,7 @@ __all__ = [
     "harmless",
     "hides",
     "inside",
+    "is_database",
     "is_uri",
     "local_path",
     "opened",

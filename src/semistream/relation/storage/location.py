@@ -13,17 +13,23 @@ from semistream.relation.storage.local import LocalStorage
 from semistream.relation.storage.remote import RemoteStorage
 from semistream.relation.storage.secrecy import hides, without_secrets
 
-__all__ = ["Location", "inside", "is_uri", "local_path", "storage_at"]
+__all__ = ["Location", "inside", "is_database", "is_uri", "local_path", "storage_at"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A local path, or a URI."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_DATABASE = re.compile(r"(postgres(ql)?|mysql|mariadb)://")
 
 
 def is_uri(location: Location) -> bool:
     """Whether the location is a URI rather than a local path."""
     return isinstance(location, str) and _URI.match(location) is not None
+
+
+def is_database(location: object) -> bool:
+    """Whether the location is a URL of a database, where a master can stay."""
+    return isinstance(location, str) and _DATABASE.match(location) is not None
 
 
 def inside(location: Location, name: str) -> str:

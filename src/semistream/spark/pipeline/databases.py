@@ -42,8 +42,6 @@ class Database(ABC):
     plain_tables: str = ""
     """A query that finds a table if that has no transactions."""
     driver: str
-    extra: str
-    """The extra of this package that installs the driver."""
 
     def __init__(self, parts: SplitResult) -> None:
         self._parts = parts
@@ -82,8 +80,7 @@ class Database(ABC):
             return importlib.import_module(self.driver)
         except ImportError as error:
             raise ConnectorError(
-                f"Writing to {self.name} needs {self.driver}: pip install "
-                f"'semistream[{self.extra}]'"
+                f"Writing to {self.name} needs {self.driver}: pip install 'semistream[databases]'"
             ) from error
 
     def _arguments(self, user: str, database: str) -> dict[str, Any]:
@@ -107,7 +104,6 @@ class PostgreSQL(Database):
     quote = '"'
     here = "current_schema()"
     driver = "psycopg"
-    extra = "postgresql"
 
     def connect(self) -> Any:
         """A connection; what the URL does not say, libpq finds (PGUSER, PGPASSWORD, .pgpass)."""
@@ -143,7 +139,6 @@ class MariaDB(Database):
         "ON e.engine = t.engine AND e.transactions <> 'YES'"
     )
     driver = "pymysql"
-    extra = "mariadb"
 
     def connect(self) -> Any:
         """A connection that reads text and times as they are written here."""
