@@ -56,6 +56,8 @@ def as_of(location: Location, version: int | None = None) -> float:
 
 def followed_as_of(location: Location, version: int) -> float | None:
     """The same, or None if the master follows nothing."""
+    if is_database(location):
+        return None
     mark = mark_of(read_manifest(storage_at(location), version).stored_schema)
     return None if mark is None else as_of(location, version)
 
