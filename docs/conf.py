@@ -7,6 +7,7 @@ _DOCS = Path(__file__).parent
 sys.path[:0] = [str(_DOCS.parent / "src"), str(_DOCS)]
 
 from semistream import __version__  # noqa: E402
+from site_parts.palette import DARK, LIGHT  # noqa: E402
 
 project = "semistream"
 author = "the authors of semistream"
@@ -21,12 +22,13 @@ extensions = [
     "sphinx_design",
     "site_parts.extension",
 ]
-exclude_patterns = ["site_parts", "adr/0000-template.md"]
+exclude_patterns = ["site_parts"]
 nitpicky = True
-# Names of other projects: their inventories are on the network, and the site is built without it.
-nitpick_ignore_regex = [("py:.*", r"(?!semistream).*")]
-# A page that another branch adds is named by a pattern, which may match nothing yet.
-suppress_warnings = ["toc.empty_glob"]
+# Single backticks in docstrings are code, as in Markdown.
+default_role = "literal"
+# Only public names have a place to lead to: not inner ones in signatures, and not those of other
+# projects, whose inventories are on the network.
+nitpick_ignore_regex = [("py:.*", r"(?!semistream\.(?:[A-Za-z_]+|errors\.\w+)$).*")]
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4
@@ -57,11 +59,13 @@ html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {
     "light_css_variables": {
+        **LIGHT,
         "color-brand-primary": "#0a6bb5",
         "color-brand-content": "#0a6bb5",
         "font-stack": "Inter, system-ui, -apple-system, 'Segoe UI', sans-serif",
     },
     "dark_css_variables": {
+        **DARK,
         "color-brand-primary": "#6cb6ff",
         "color-brand-content": "#6cb6ff",
     },

@@ -1,7 +1,9 @@
-"""Draw all pictures and charts of the documentation: `make pictures`.
+"""Draw all pictures and charts of the documentation, and write its page of performance.
 
-A picture is the same bytes each time. A chart is drawn anew only if its numbers have changed, so that
-another Matplotlib does not touch all files.
+That is `make pictures`; run it after new results were committed.
+
+A picture is the same bytes each time. A chart is drawn anew only if its numbers have changed, so
+that another Matplotlib does not touch all files.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from pathlib import Path
 from site_parts.algorithm_pictures import ALGORITHM_PICTURES
 from site_parts.charts import chart, numbers_of
 from site_parts.figures import CHARTS
+from site_parts.performance_page import performance_page
 from site_parts.pictures import CONCEPTS
 
-__all__ = ["PICTURES", "drawings", "outdated_charts"]
+__all__ = ["PERFORMANCE", "PICTURES", "drawings", "outdated_charts"]
 
-PICTURES = Path(__file__).parents[1] / "pictures"
+_DOCS = Path(__file__).parents[1]
+PICTURES = _DOCS / "pictures"
+PERFORMANCE = _DOCS / "performance.md"
 
 
 def main() -> None:
@@ -23,6 +28,7 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     for name, text in drawings().items():
         (PICTURES / f"{name}.svg").write_text(text, "utf-8")
+    PERFORMANCE.write_text(performance_page(), "utf-8")
     for name in outdated_charts():
         (PICTURES / f"{name}.svg").write_text(chart(name, *CHARTS[name]()), "utf-8")
 

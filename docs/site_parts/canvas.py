@@ -68,7 +68,8 @@ class Canvas:
             fill = "none"
         dash = ' stroke-dasharray="6 5"' if dashed else ""
         self._marks.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{min(7, width / 4):g}" '
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            f'rx="{min(7, width / 4):g}" '
             f'style="fill:{fill};stroke:{edge};stroke-width:1.5"{dash}/>'
         )
         top = y + height / 2 - 9 * (len(lines) - 1) + 5

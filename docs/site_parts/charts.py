@@ -24,7 +24,7 @@ from site_parts.palette import LIGHT, SERIES, STYLE
 
 __all__ = ["Bars", "Curves", "Panel", "chart", "numbers_of"]
 
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -48,6 +48,7 @@ class Bars:
     ours: tuple[str, ...] = ("semistream",)
     unit: str = "thousand tuples per second"
     label: Callable[[float], str] = lambda value: f"{value:,.0f}"
+    log: bool = False
 
     def data(self) -> Any:
         """The numbers, rounded as far as one can see."""
@@ -65,7 +66,12 @@ class Bars:
         bars = axes.barh(names, list(self.values.values()), color=colours, height=0.66)
         axes.bar_label(bars, [self.label(self.values[name]) for name in names], padding=4)
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.15 * max(self.values.values()))
+        if self.log:
+            axes.set_xscale("log")
+            axes.set_xlim(1, 4 * max(self.values.values()))
+            axes.xaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
+        else:
+            axes.set_xlim(0, 1.15 * max(self.values.values()))
         axes.set_xlabel(self.unit)
         axes.tick_params(axis="y", length=0, labelcolor=LIGHT["pic-ink"])
         axes.spines[["top", "right", "left"]].set_visible(False)

@@ -10,17 +10,29 @@ colours follow the reader's choice of light or dark.
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import semistream
 from site_parts.commands import command_pages
 
 __all__ = ["setup"]
 
+_APART = {"ALGORITHMS", *semistream.errors.__all__, "errors"}
+"""Public names that other pages tell of."""
+_PROJECT = {
+    "project/contributing": "CONTRIBUTING.md",
+    "project/security": "SECURITY.md",
+    "project/changes": "CHANGELOG.md",
+}
+"""Pages of the site that are files in the root of the repository."""
 _PICTURES = Path(__file__).parents[1] / "pictures"
 
 
@@ -58,8 +70,65 @@ class CommandLine(SphinxDirective):
         return self.parse_text_to_nodes(command_pages(), allow_section_headings=True)
 
 
+class Api(SphinxDirective):
+    """Public names of semistream, one a line; `:rest:` for all that the page has not named."""
+
+    has_content = True
+    option_spec: ClassVar[dict[str, Any]] = {"rest": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        """What their docstrings say."""
+        told: set[str] = self.env.temp_data.setdefault("semistream_api", set())  # type: ignore[assignment]
+        names = [line.strip() for line in self.content]
+        if "rest" in self.options:
+            names = [name for name in semistream.__all__ if name not in told | _APART]
+        told.update(name.removesuffix("()") for name in names)
+        text = "\n".join(map(_documented, names))
+        return self.parse_text_to_nodes(f"```{{eval-rst}}\n{text}\n```") if names else []
+
+
+def _documented(name: str) -> str:
+    # With brackets, "Engine()": a class that others make, so what it is made of is not told.
+    thing = getattr(semistream, name.removesuffix("()"))
+    if inspect.isclass(thing):
+        return f".. autoclass:: semistream.{name}\n   :members:\n"
+    return f".. autofunction:: semistream.{name}\n"
+
+
+class MorePages(SphinxDirective):
+    """Links to pages of docs/ that no other page has in its table of contents."""
+
+    def run(self) -> list[nodes.Node]:
+        """A list, and the entries of the sidebar."""
+        docs = Path(self.env.srcdir)
+        named = {"index"}
+        for path in docs.rglob("*.md"):
+            for block in _TOCTREE.findall(path.read_text("utf-8")):
+                named.update(Path(line).name for line in block.split())
+        rest = sorted(one for one in self.env.found_docs if "/" not in one and one not in named)
+        entries = "\n".join(rest)
+        return self.parse_text_to_nodes(f"```{{toctree}}\n{entries}\n```") if rest else []
+
+
+_TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _root_files(app: Sphinx, name: str, source: list[str]) -> None:
+    """Fill pages of project/ from files in the root; links to such files lead to these pages."""
+    if name in _PROJECT:
+        text = (Path(app.srcdir).parent / _PROJECT[name]).read_text("utf-8")
+        source[0] = text.replace("](docs/", "](../")
+    up = "" if name in _PROJECT else "../" * (name.count("/") + 1)
+    pages = {file: f"/{page}.md" for page, file in _PROJECT.items()} | {"README.md": "/index.md"}
+    for file, page in pages.items():
+        source[0] = re.sub(rf"\]\({re.escape(up + file)}(#[\w-]+)?\)", f"]({page})", source[0])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of the directives."""
     app.add_directive("picture", Picture)
     app.add_directive("command-line", CommandLine)
+    app.add_directive("api", Api)
+    app.add_directive("more-pages", MorePages)
+    app.connect("source-read", _root_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

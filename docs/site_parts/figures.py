@@ -46,7 +46,7 @@ _WAYS: Final = {
 
 
 def comparison() -> list[Panel]:
-    """semistream beside what else one could do on Spark."""
+    """Our join beside what else one could do on Spark."""
     found = rates(newest("Spark, R 5,000,000, 100,000 a batch / stream-static"))
     values = {label: found[way] for way, label in _WAYS.items() if way in found}
     return [Bars("Sales joined with 5 million products, on two cores", values)]
@@ -149,6 +149,18 @@ def front_stage() -> list[Panel]:
     ]
 
 
+def all_algorithms() -> list[Panel]:
+    """All of them, on a skewed stream."""
+    panels: list[Panel] = []
+    for quantity, title in (("pages", "Pages read per 1,000 tuples"), ("rate", "Rate")):
+        unit = "pages" if quantity == "pages" else "thousand tuples per second"
+        values = {name: dict(points)[1.0] for name, points in by_skew(quantity, "key").items()}
+        best = min if quantity == "pages" else max
+        fastest = best(values, key=lambda name: values[name])
+        panels.append(Bars(title, values, (fastest,), unit, lambda value: f"{value:,.3g}", True))
+    return panels
+
+
 def algorithm(name: str) -> list[Panel]:
     """One algorithm among all, against skew."""
     layout = "given" if name in ("xhybridjoin", "oxhybridjoin") else "key"
@@ -180,6 +192,7 @@ CHARTS: Final[dict[str, Callable[[], list[Panel]]]] = {
     "chart-far-master": far_master,
     "chart-several-masters": several_masters,
     "chart-front-stage": front_stage,
+    "chart-algorithms": all_algorithms,
     **{f"chart-{name}": lambda name=name: algorithm(name) for name in ALGORITHMS},  # type: ignore[misc]
     **{f"paper-{name}": lambda name=name: paper(name) for name in ALGORITHMS},  # type: ignore[misc]
 }

@@ -1,7 +1,7 @@
 """Colours of pictures and charts: one set for light pages, one for dark ones.
 
-A picture names a colour by what it is for, as `var(--pic-ink)`. The file itself says what these are,
-by the reader's system; on the site the page says it, by the reader's choice.
+A picture names a colour by what it is for, as `var(--pic-ink)`. The file itself says what these
+are, by the reader's system; on the site the page says it, by the reader's choice.
 """
 
 from __future__ import annotations

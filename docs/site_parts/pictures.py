@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from site_parts.canvas import Box, Canvas
 
 __all__ = ["CONCEPTS"]
@@ -12,7 +14,7 @@ def overview() -> Canvas:
     c = Canvas(
         "overview",
         "A stream of sales enters semistream, which holds popular rows and waiting tuples in one "
-        "memory budget, reads pages of the master from disk, and hands enriched rows to a warehouse.",
+        "memory budget, reads pages of the master from disk, and hands rows to a warehouse.",
         height=300,
     )
     sales = c.box(14, 80, 118, 74, "stream", "sales, clicks,", "sensor readings")
@@ -38,9 +40,7 @@ def overview() -> Canvas:
 
 def pages(c: Canvas, x: float, y: float, count: int, coloured: dict[int, str]) -> list[Box]:
     """A row of pages on disk."""
-    return [
-        c.box(x + 30 * i, y, 25, 34, colour=coloured.get(i, "")) for i in range(count)
-    ]
+    return [c.box(x + 30 * i, y, 25, 34, colour=coloured.get(i, "")) for i in range(count)]
 
 
 def shared_read() -> Canvas:
@@ -76,7 +76,7 @@ def front_stage() -> Canvas:
     """A few keys are most of the stream."""
     c = Canvas(
         "front-stage",
-        "Bars show how often each key comes. The few tallest are kept in memory by the front stage; "
+        "Bars show how often each key comes. The front stage keeps the few tallest in memory; "
         "their tuples leave at once. All other tuples wait for a page.",
         height=300,
     )
@@ -87,7 +87,9 @@ def front_stage() -> Canvas:
         colour = "pic-2" if i < kept else "pic-1"
         c.box(28 + 12 * i, base - height, 9, height, colour=colour)
     c.text(28, 258, "kept in memory", colour="pic-2", anchor="start", bold=True, size=13)
-    c.text(160, 258, "the long tail stays on disk", colour="pic-1", anchor="start", bold=True, size=13)
+    c.text(
+        160, 258, "the long tail stays on disk", colour="pic-1", anchor="start", bold=True, size=13
+    )
     c.text(28, 282, "keys, the most popular first", anchor="start", soft=True)
     front = c.box(470, 60, 120, 56, "front stage", "single rows", colour="pic-2")
     waiting = c.box(470, 180, 120, 56, "waiting tuples", "share page reads", colour="pic-1")
@@ -105,8 +107,8 @@ def exactly_once() -> Canvas:
     """A batch on its way, and what a kill does at each step."""
     c = Canvas(
         "exactly-once",
-        "A batch is recorded, joined, staged, handed to the sinks and marked as done. A kill before "
-        "staging joins it again with the recorded master; after it, the staged rows are handed on.",
+        "A batch is recorded, joined, staged, handed to the sinks and marked as done. A kill "
+        "before staging joins it again, with the recorded master; after it, the staged rows go on.",
         height=270,
     )
     steps = [
@@ -120,10 +122,26 @@ def exactly_once() -> Canvas:
         c.box(14 + 150 * i, 40, 130, 78, name, one, two, colour=colour)
         for i, (name, one, two, colour) in enumerate(steps)
     ]
-    for a, b in zip(boxes, boxes[1:], strict=False):
+    for a, b in pairwise(boxes):
         c.arrow(a.right, b.left)
-    c.box(14, 166, 280, 78, "killed here?", "nothing is written: the batch runs again,", "with the same master version")
-    c.box(314, 166, 432, 78, "killed here?", "the staged rows are handed on, not joined again;", "a sink that has this number skips it")
+    c.box(
+        14,
+        166,
+        280,
+        78,
+        "killed here?",
+        "nothing is written: the batch runs again,",
+        "with the same master version",
+    )
+    c.box(
+        314,
+        166,
+        432,
+        78,
+        "killed here?",
+        "the staged rows are handed on, not joined again;",
+        "a sink that has this number skips it",
+    )
     for x in (154, 530):
         c.arrow((x, 122), (x, 162), colour="pic-2")
     return c

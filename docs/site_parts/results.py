@@ -71,7 +71,7 @@ def by_skew(quantity: str, layout: str) -> dict[str, list[tuple[float, float]]]:
 
 
 def by_memory(rows: int, tuples: int) -> dict[str, list[tuple[float, float]]]:
-    """By skew: thousand tuples per second of CPU, for each budget in MB, of tasks of this length."""
+    """By skew: thousand tuples per second of CPU for each budget in MB, in tasks of this length."""
     found: dict[str, list[tuple[float, float]]] = {}
     for line in lines("micro-batches-buffered.jsonl"):
         if (line["rows"], line["tuples"]) == (rows, tuples):

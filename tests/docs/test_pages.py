@@ -1,44 +1,61 @@
-"""The Python of pages under docs/ runs, and prints what the pages say."""
+"""The examples of README and pages run, and print what the pages say."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+from tests.docs.examples import ROOT, examples, pages_with_examples, run
+
+
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    if any(one.language == "console" or "spark" in one.text for one in examples(page)):
+        return [pytest.mark.slow, pytest.mark.service]
+    return []
+
+
 PAGES = [
-    "surrogate-keys",
-    "deduplication",
-    "dimensions",
-    "enrichment",
-    "conditions",
-    "samples",
-    "sync",
+    pytest.param(page, marks=_marks(page), id=str(page.relative_to(ROOT)))
+    for page in pages_with_examples()
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.service
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_prints_what_it_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_examples_print_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    found = BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
-    examples = [
-        (code, found[i + 1][1] if found[i + 1 : i + 2] and found[i + 1][0] == "text" else "")
-        for i, (language, code) in enumerate(found)
-        if language == "python"
+    run(page, tmp_path)
+
+
+def test_what_is_found_in_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- python\na = 1\n-->\n\n```python\nprint(a)\n```\n\n```text\n1\n```\n\n"
+        "<!-- not run: no such thing -->\n```python\nnothing()\n```\n\n"
+        "```python\nb = 2\n```\n\nSee:\n\n```text\nother\n```\n\n```console\n$ echo hi\nhi\n```\n"
+    )
+    found = [(one.language, one.text, one.expected) for one in examples(page)]
+    assert found == [
+        ("python", "a = 1\n", None),
+        ("python", "print(a)\n", "1\n"),
+        ("python", "b = 2\n", ""),
+        ("console", "$ echo hi\nhi\n", ""),
     ]
-    assert examples
-    for code, expected in examples:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, f"{page}.md", "exec"), namespace)
-        assert printed.getvalue() == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+        "```python\nprint(1)\n```\n",
+        "```console\n$ echo hi\nho\n```\n",
+        "```console\n$ false\n```\n",
+    ],
+)
+def test_a_wrong_example_is_noticed(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(AssertionError):
+        run(page, tmp_path)
