@@ -27,6 +27,8 @@ __all__ = ["setup"]
 
 _APART = {"ALGORITHMS", *semistream.errors.__all__, "errors"}
 """Public names that other pages tell of."""
+_INNER = ("use_builder", "use_follower")
+"""Members that only semistream itself calls."""
 _PROJECT = {
     "project/contributing": "CONTRIBUTING.md",
     "project/security": "SECURITY.md",
@@ -91,7 +93,8 @@ def _documented(name: str) -> str:
     # With brackets, "Engine()": a class that others make, so what it is made of is not told.
     thing = getattr(semistream, name.removesuffix("()"))
     if inspect.isclass(thing):
-        return f".. autoclass:: semistream.{name}\n   :members:\n"
+        apart = f"   :exclude-members: {', '.join(_INNER)}\n"
+        return f".. autoclass:: semistream.{name}\n   :members:\n{apart}"
     return f".. autofunction:: semistream.{name}\n"
 
 
