@@ -68,8 +68,8 @@ def of_memory() -> list[Panel]:
     }
     cached["all of R, in NumPy"] = 1.0
     read = {
-        "1 % of 5 million": newest("engine, direct, R 5,000,000, 1 %")["measured"],
-        "10 % of 2 million": newest("engine, direct, R 2,000,000, 10 %")["measured"],
+        "1 % of 5 million": newest("engine, direct, R 5,000,000, 1 % /")["measured"],
+        "10 % of 2 million": newest("engine, direct, R 2,000,000, 10 % /")["measured"],
         "all of R, in NumPy": 1.0,
     }
 

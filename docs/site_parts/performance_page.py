@@ -82,9 +82,9 @@ def _small() -> Iterator[str]:
 
 
 def _engine() -> Iterator[str]:
-    read = newest("engine, direct, R 5,000,000, 1 %")
-    held = newest("engine, in place, R 5,000,000, 5 %")
-    small = newest("engine, in place, R 500,000, 5 %")
+    read = newest("engine, direct, R 5,000,000, 1 % /")
+    held = newest("engine, in place, R 5,000,000, 5 % /")
+    small = newest("engine, in place, R 500,000, 5 % /")
     yield from (
         "## The engine alone, beside all of R in memory",
         "",
