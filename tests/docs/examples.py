@@ -6,7 +6,8 @@
   what it prints. Without such lines, any output will do.
 - `toml` blocks whose first line is a comment with a file's name, "# pipeline.toml", become files.
 - What a reader need not see is in a comment: `<!-- python`, code, `-->`.
-- A block after `<!-- not run: the reason -->` is left out.
+- A block after `<!-- not run: the reason -->` is left out; after `<!-- any output -->` it runs, and
+  what it prints does not matter.
 
 "..." stands for anything, as in doctests. Other languages, `sh` among them, are for reading.
 """
@@ -24,12 +25,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Example", "examples", "pages_with_examples", "run"]
+__all__ = ["ROOT", "Example", "examples", "own_process", "pages_with_examples", "run"]
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
     r"^<!-- (?P<hidden>python)\n(?P<code>.*?)^-->$"
-    r"|^(?P<skip><!-- not run: [^\n]+ -->\n+)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    r"|^(?P<skip><!-- not run: [^\n]+ -->\n+)?(?P<any><!-- any output -->\n+)?"
+    r"^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _FILE = re.compile(r"# ([\w-]+\.toml)\n")
@@ -64,7 +66,7 @@ def examples(page: Path) -> list[Example]:
 
 def _expected(text: str, found: list[re.Match[str]], number: int) -> str | None:
     """What stands directly after a block, apart from blank lines."""
-    if found[number]["hidden"]:
+    if found[number]["hidden"] or found[number]["any"]:
         return None
     following = found[number + 1] if number + 1 < len(found) else None
     if following is None or following["language"] != "text":
@@ -77,6 +79,11 @@ def pages_with_examples() -> list[Path]:
     """The README and all pages that have Python or commands to run."""
     pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     return [page for page in pages if any(one.language != "toml" for one in examples(page))]
+
+
+def own_process(page: Path) -> bool:
+    """Whether Spark itself writes files: it takes paths from where it was started."""
+    return any("writeStream" in one.text for one in examples(page))
 
 
 def run(page: Path, folder: Path) -> None:
@@ -124,3 +131,7 @@ def _compare(printed: str, expected: str | None, where: str) -> None:
         return
     same = doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
     assert same, f"{where} should print\n{expected}\nand printed\n{printed}"
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path.cwd())

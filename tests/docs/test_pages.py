@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.examples import ROOT, examples, pages_with_examples, run
+from tests.docs.examples import ROOT, examples, own_process, pages_with_examples, run
 
 
 def _marks(page: Path) -> list[pytest.MarkDecorator]:
@@ -25,8 +28,19 @@ PAGES = [
 def test_the_examples_print_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(page, tmp_path)
+    if own_process(page):
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.docs.examples", str(page)],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+    else:
+        monkeypatch.chdir(tmp_path)
+        run(page, tmp_path)
 
 
 def test_what_is_found_in_a_page(tmp_path: Path) -> None:
