@@ -139,6 +139,10 @@ def _rest() -> Iterator[str]:
         "",
         *_pipelines(),
         "",
+        "## Building a master",
+        "",
+        _build(),
+        "",
     )
 
 
@@ -162,6 +166,17 @@ def _pipelines() -> Iterator[str]:
         "",
         "A pipeline's batch is one Spark job. With more routes it writes more files, and takes "
         "longer.",
+    )
+
+
+def _build() -> str:
+    (found,) = lines("build.jsonl")[-1:]
+    asked = found["parameters"]
+    return (
+        f"{asked['rows'] / 1e6:,.0f} million rows, {found['bytes'] / 1e9:.1f} GB, were built in "
+        f"{found['seconds'] / 60:.0f} minutes on {asked['cores']} cores with a driver of "
+        f"{asked['memory'].upper()}B (`benchmarks/build.py`). All processes together held "
+        f"{found['together'] / 1e9:.1f} GB at most: the master need not fit into memory."
     )
 
 
