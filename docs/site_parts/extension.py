@@ -80,6 +80,7 @@ class Api(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """What their docstrings say."""
+        self.env.note_dependency(__file__)
         told: set[str] = self.env.temp_data.setdefault("semistream_api", set())  # type: ignore[assignment]
         names = [line.strip() for line in self.content]
         if "rest" in self.options:
