@@ -104,6 +104,7 @@ class MorePages(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A list, and the entries of the sidebar."""
+        self.env.note_reread()  # whatever has changed, pages may have come or gone
         docs = Path(self.env.srcdir)
         named = {"index"}
         for path in docs.rglob("*.md"):
