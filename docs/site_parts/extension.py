@@ -100,22 +100,26 @@ def _documented(name: str) -> str:
 
 
 class MorePages(SphinxDirective):
-    """Links to pages of docs/ that no other page has in its table of contents."""
+    """Those of the named pages that there are; without names, all that are named nowhere."""
+
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         """A list, and the entries of the sidebar."""
         self.env.note_reread()  # whatever has changed, pages may have come or gone
-        docs = Path(self.env.srcdir)
+        wanted = [line.strip() for line in self.content] or self._unnamed()
+        entries = "\n".join(f"/{name}" for name in wanted if name in self.env.found_docs)
+        return self.parse_text_to_nodes(f"```{{toctree}}\n{entries}\n```") if entries else []
+
+    def _unnamed(self) -> list[str]:
         named = {"index"}
-        for path in docs.rglob("*.md"):
+        for path in Path(self.env.srcdir).rglob("*.md"):
             for block in _TOCTREE.findall(path.read_text("utf-8")):
                 named.update(Path(line).name for line in block.split())
-        rest = sorted(one for one in self.env.found_docs if "/" not in one and one not in named)
-        entries = "\n".join(rest)
-        return self.parse_text_to_nodes(f"```{{toctree}}\n{entries}\n```") if rest else []
+        return sorted(one for one in self.env.found_docs if "/" not in one and one not in named)
 
 
-_TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TOCTREE = re.compile(r"^```\{(?:toctree|more-pages)\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _root_files(app: Sphinx, name: str, source: list[str]) -> None:
