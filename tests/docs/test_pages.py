@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from semistream.cli.pipeline_file import PipelineFile, read_file
+from semistream.cli.sync import SyncFile
 from tests.docs.examples import ROOT, examples, own_process, pages_with_examples, run
 
 
@@ -73,3 +75,23 @@ def test_a_wrong_example_is_noticed(text: str, tmp_path: Path) -> None:
     page.write_text(text)
     with pytest.raises(AssertionError):
         run(page, tmp_path)
+
+
+def _files() -> list[object]:
+    pages = sorted(ROOT.glob("docs/**/*.md"))
+    found = [(page, one) for page in pages for one in examples(page) if one.language == "toml"]
+    return [
+        pytest.param(one.text, id=f"{page.name}, line {one.line}")
+        for page, one in found
+        if one.text.startswith("# ")
+    ]
+
+
+@pytest.mark.parametrize("text", _files())
+def test_files_are_what_the_commands_take(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "given.toml"
+    file.write_text(text, "utf-8")
+    if "[sync]" in text:
+        assert read_file(SyncFile, file).sync.checkpoint
+    else:
+        assert PipelineFile.read(file).pipeline.checkpoint
