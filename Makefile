@@ -17,7 +17,7 @@ FEW    := $(addprefix tests/spark/,test_join.py::test_large_strings_and_time_zon
   test_sync.py::test_a_stream_goes_on_where_it_stopped test_source.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures recovery services-test spark-matrix spark-matrix-short chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test slow figures recovery services-test spark-matrix spark-matrix-short chaos chaos-short soak coverage costs lint format hooks bench targets docs pictures dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,14 @@ bench: $(STAMP) ## Measure the engine on this machine
 # Needs the extra "bench", which "dev" has.
 targets: $(STAMP) ## Measure the speed targets side by side with other ways; 15 minutes
 	$(BIN)/python benchmarks/targets.py
+
+docs: $(STAMP) ## Build the documentation into build/site; a dead link or a failing example ends it
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/docs
+	$(BIN)/python -m sphinx -b html -n -W --keep-going -q -d build/doctrees docs build/site
+	@echo "Open build/site/index.html"
+
+pictures: $(STAMP) ## Draw pictures and charts of the documentation anew, from the committed results
+	cd docs && ../$(BIN)/python -m site_parts
 
 dist: $(STAMP) ## Build wheel and source archive into dist/
 	$(BIN)/python -m build

@@ -1,5 +1,6 @@
 """The command `semistream`: what it prints, and with which code it ends."""
 
+import platform
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -209,7 +211,11 @@ def test_master_describe_without_a_master(run: Invoke, tmp_path: Path) -> None:
 
 def test_version(run: Invoke) -> None:
     result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, f"semistream {ss.__version__}\n")
+    assert result.exit_code == 0
+    own, others = result.stdout.splitlines()
+    assert own == f"semistream {ss.__version__}"
+    assert others.startswith(f"Python {platform.python_version()}, pyspark ")
+    assert f", pyarrow {pa.__version__}, " in others
 
 
 def imported(program: str) -> set[str]:

@@ -17,7 +17,9 @@ inside the commands. Results go to standard output, progress and errors to stand
 
 from __future__ import annotations
 
-from typing import Annotated
+import platform
+from importlib import metadata
+from typing import Annotated, Final
 
 import typer
 
@@ -25,6 +27,9 @@ from semistream.cli import compare, compiling, demo, doctor, master, run, sync, 
 from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
+
+_TOLD: Final = ("pyspark", "pyarrow", "numpy", "numba", "pandas")
+"""Packages whose versions belong into a report of a mistake."""
 
 app = typer.Typer(
     cls=ExtensibleGroup,
@@ -46,14 +51,23 @@ def _version(wanted: bool) -> None:
     if wanted:
         from semistream import __version__
 
-        typer.echo(f"semistream {__version__}")
+        found = ", ".join(f"{package} {_installed(package)}" for package in _TOLD)
+        typer.echo(f"semistream {__version__}\nPython {platform.python_version()}, {found}")
         raise typer.Exit
+
+
+def _installed(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the versions."),
     ] = False,
 ) -> None:
     """Join a fast stream with master data far larger than the memory given to it."""

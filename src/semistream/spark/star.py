@@ -58,7 +58,7 @@ def join_star(
 
     Its columns are the stream's, then those of each look-up, in the order they are given in. Rows
     come in no particular order, unless it is to be preserved. The result is that of a chain of
-    `join`s, one for each look-up.
+    joins, one for each look-up.
 
     Args:
         df: the stream, of a classic or a Connect session.

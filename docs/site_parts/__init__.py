@@ -1,0 +1,1 @@
+"""What the site needs beside Sphinx: pictures, the command line's reference, charts of results."""
