@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 # Tests with a target of their own.
-APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services
+APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services --ignore=tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures recovery services-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
+.PHONY: help demo test slow figures recovery services-test page-test chaos chaos-short soak coverage costs lint format hooks bench targets dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline,
 services-test: $(STAMP) ## Start Kafka, PostgreSQL, MariaDB and an S3 server on loopback, and test with them
 	$(BIN)/python -m tests.services install
 	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services
+
+page-test: $(STAMP) ## Try the live page in Chromium, which is installed if need be
+	$(BIN)/python -m tests.browser
+	$(BIN)/python -m pytest tests/browser
 
 chaos: $(STAMP) ## Attack it with faults, kills, hostile files and random joins: MINUTES=2 SEED=1
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)

@@ -27,6 +27,8 @@ class Expectation:
     """Budgets and the rates that they would give."""
     basis: tuple[str, ...] = ()
     """What all this rests on: the skew, the cost factors."""
+    exponent: float | None = None
+    """The Zipf exponent of the stream that it is for."""
 
     def lines(self, memory: int) -> list[str]:
         """As text."""
@@ -96,14 +98,15 @@ class JoinPlan:
 
     def explain(self) -> str:
         """The sizes as text, one part a line, and what is expected."""
-        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self._sizes())}"]
+        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self.sizes())}"]
         lines += [f"  {note}" for note in self.notes]
         lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
         if self.expected is not None:
             lines += self.expected.lines(self.memory)
         return "\n".join(lines)
 
-    def _sizes(self) -> list[str]:
+    def sizes(self) -> list[str]:
+        """Its sizes in words."""
         sizes = [f"partition {self.partition_pages} pages"]
         if self.look_ups:
             sizes.append(f"{self.look_ups} look-ups at a time")

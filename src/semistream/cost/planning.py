@@ -152,6 +152,7 @@ def explained(
         rivals=tuple(sorted(others, key=lambda rival: -rival[1])),
         curve=tuple(tuner.curve(best.plan.algorithm, sizes)),
         basis=basis,
+        exponent=tuner.model.skew.exponent,
     )
     return replace(best.plan, options=dict(best.options), expected=expected)
 

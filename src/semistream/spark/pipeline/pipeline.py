@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semistream.budget import parse_memory
+from semistream.durations import parse_duration
 from semistream.errors import CheckpointError, OptionError, PipelineStateError, SparkLostError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
 from semistream.sampling import Sample
 from semistream.spark.join import Option, join_task
+from semistream.spark.pipeline.about import About, write_about
 from semistream.spark.pipeline.batch_frame import BatchShape, check_names
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
@@ -203,6 +207,17 @@ class Pipeline:
         self._deferred = None if deferred is None else Folder.at(deferred)
         self.name = name or self._checkpoint.name
         self._metrics = MetricsLog(self.name, metrics, metrics_prometheus)
+        seconds = None if trigger in (None, "availableNow") else parse_duration(trigger, "trigger")
+        self._about = About(
+            self.name,
+            self._shape.join.places,
+            parse_memory(memory),
+            io or "buffered",
+            None if self._metrics.lines is None else str(self._metrics.lines.absolute()),
+            target,
+            seconds,
+            trigger == "availableNow",
+        )
         self._source = source
         self._state = "new"
         self._failure: BaseException | None = None
@@ -231,6 +246,8 @@ class Pipeline:
                 raise
             raise clear from clear.__cause__
         self._state = "running"
+        self._about = replace(self._about, started=datetime.now(UTC).isoformat(timespec="seconds"))
+        write_about(home, self._about)
         tend = partial(self._tend, query, sequence, lease)
         self._steward = threading.Thread(target=tend, daemon=True)
         self._steward.start()
@@ -338,6 +355,9 @@ class Pipeline:
             with contextlib.suppress(Exception):
                 query.stop()
         finally:
+            told = None if self._failure is None else str(self._failure)
+            about = replace(self._about, state=self._state, error=told)
+            write_about(self._checkpoint / "semistream", about)
             lease.release()
             self._ended.set()
 

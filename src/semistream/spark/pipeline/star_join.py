@@ -109,6 +109,8 @@ class StarJoin:
         largest = max(needed or self._parts, key=lambda part: part.lookup.master.row_count)
         self.costly = largest.key
         self._masters = {part.lookup.name: part.lookup.master for part in self._parts}
+        places = {name: str(master.path) for name, master in self._masters.items()}
+        self.places: Mapping[str, str] = places
         self._tasks: dict[bool, WitnessedStar] = {}
 
     def newest(self) -> Versions:
