@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from semistream.rate_curve import RateCurve
+
+_CHARTED: Final = (0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.125, 1.25, 1.5, 2, 2.83, 4, 8)
+"""Multiples of the memory that a chart has."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,10 @@ class Expectation:
     """What all this rests on: the skew, the cost factors."""
     exponent: float | None = None
     """The Zipf exponent of the stream that it is for."""
+    rates_at: Callable[[Iterable[int]], Iterable[tuple[int, float]]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Gives the rates of other budgets; None where the model is no longer at hand."""
 
     def lines(self, memory: int) -> list[str]:
         """As text."""
@@ -104,6 +114,21 @@ class JoinPlan:
         if self.expected is not None:
             lines += self.expected.lines(self.memory)
         return "\n".join(lines)
+
+    def chart(self) -> RateCurve:
+        """Rate against memory, from an eighth to eight times as much; print it, or show it.
+
+        The model works it out now, which takes a second or two.
+        """
+        from semistream.rate_curve import RateCurve
+
+        if self.expected is None:
+            return RateCurve((), self.memory)
+        points = dict(self.expected.curve)
+        if self.expected.rates_at is not None:
+            sizes = [int(self.memory * factor) for factor in _CHARTED]
+            points |= dict(self.expected.rates_at(sizes))
+        return RateCurve.of(points.items(), self.memory)
 
     def sizes(self) -> list[str]:
         """Its sizes in words."""

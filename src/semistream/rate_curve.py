@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from semistream.display.dots import dot_chart
@@ -39,7 +40,7 @@ class RateCurve:
 
     def rate(self, memory: float) -> float | None:
         """The rate with so much memory, between the points; None beyond them."""
-        for (low, slow), (high, fast) in zip(self.points, self.points[1:], strict=False):
+        for (low, slow), (high, fast) in pairwise(self.points):
             if low <= memory <= high:
                 return slow + (fast - slow) * math.log(memory / low) / math.log(high / low)
         return None

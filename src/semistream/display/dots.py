@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 __all__ = ["dot_chart"]
@@ -33,7 +34,7 @@ def dot_chart(
 
 def _at(points: Sequence[tuple[float, float]], x: float) -> float | None:
     """The height of the line at x; None beside it."""
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return None

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from semistream.cost.planning import plan
-from semistream.errors import BudgetError, SemistreamError
+from semistream.errors import SemistreamError
 from semistream.rate_curve import RateCurve
 from semistream.relation import MasterTable
 
 __all__ = ["Forecast", "Question", "rate_curve"]
-
-_FACTORS: Final = (0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.125, 1.25, 1.5, 2, 2.83, 4, 8)
 
 
 class Question(NamedTuple):
@@ -71,24 +69,16 @@ class Forecast:
 
 
 def rate_curve(question: Question) -> RateCurve:
-    """Ask the cost model of tasks on Spark for several budgets."""
+    """Ask the cost model of tasks on Spark."""
     master = MasterTable.open(question.place, question.version)
-    points = []
-    for size in (int(question.memory * factor) for factor in _FACTORS):
-        try:
-            found = plan(
-                master,
-                memory=size,
-                skew=question.exponent,
-                stream=_one_tuple(master),
-                io=question.io,
-                task_tuples=question.tuples,
-            )
-        except BudgetError:
-            continue
-        if found.expected is not None:
-            points.append((size, found.expected.rate))
-    return RateCurve.of(points, question.memory)
+    return plan(
+        master,
+        memory=question.memory,
+        skew=question.exponent,
+        stream=_one_tuple(master),
+        io=question.io,
+        task_tuples=question.tuples,
+    ).chart()
 
 
 def _one_tuple(master: MasterTable) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
 """The server of the page: a few files, `/status.json` and `/metrics`, on this machine alone.
 
 It answers GET only, and nothing it does changes anything. Other machines reach it only if it is
-told to listen there, and then every request needs the token. A browser that was lured here under another
-name (DNS rebinding) is refused by its Host header.
+told to listen there, and then every request needs the token. A browser that was lured here under
+another name (DNS rebinding) is refused by its Host header.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ def plan_record(joining: object) -> Mapping[str, Any]:
         return {}
     expected = None
     if plan.expected is not None:
-        kept = asdict(plan.expected)
-        expected = {name: kept[name] for name in _EXPECTED}
+        expected = {name: getattr(plan.expected, name) for name in _EXPECTED}
     told = {"algorithm": plan.algorithm, "memory": plan.memory, "sizes": plan.sizes()}
     held = joining.memory()
     parts = {name: size for name, size in held.items() if name not in ("peak", "budget")}
