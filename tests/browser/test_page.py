@@ -93,7 +93,7 @@ def test_everything_is_reached_by_the_tab_key(opened: Opened, many: Path) -> Non
         reached.append(page.locator(":focus").evaluate("node => node.id || node.tagName"))
         page.keyboard.press("Tab")
     assert {"span", "pause", "A"} <= set(reached)
-    assert reached.count("FIGURE") == reached.count("SUMMARY") == 8 + 1
+    assert reached.count("FIGURE") == reached.count("SUMMARY") >= 8
 
 
 def test_fewer_batches_can_be_chosen(opened: Opened, many: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from semistream.cost.calibration import Calibration
     from semistream.cost.empirical import Measured
     from semistream.cost.skew_estimate import SkewEstimate
+    from semistream.parts.join_shape import On
     from semistream.plan import JoinPlan
     from semistream.relation import MasterTable
 
@@ -94,8 +95,9 @@ def _plan(path: str, sample: Path | None, on: str | None, asked: dict[str, Any])
 
     master = ss.MasterTable.open(path)
     if sample is not None:
-        asked |= {"stream": _sample(sample), "on": on}
-        estimate = _estimate(master, asked["stream"], on)
+        pairs = list(master.key) if on is None else {on: master.key[0]}
+        asked |= {"stream": _sample(sample), "on": pairs}
+        estimate = _estimate(master, asked["stream"], pairs)
         output().print(estimate.explain(), soft_wrap=True)
         if asked["skew"] is None:
             asked["skew"] = estimate
@@ -117,7 +119,7 @@ def _sample(path: Path) -> pa.Table:
         ) from error
 
 
-def _estimate(master: MasterTable, sample: pa.Table, on: str | None) -> SkewEstimate:
+def _estimate(master: MasterTable, sample: pa.Table, on: On) -> SkewEstimate:
     """The skew of a sample."""
     from semistream.cost.planning import keyed_codes
     from semistream.cost.skew_estimate import estimate_skew
@@ -126,7 +128,7 @@ def _estimate(master: MasterTable, sample: pa.Table, on: str | None) -> SkewEsti
     batches = sample.combine_chunks().to_batches()
     if not batches:
         raise OptionError("The sample has no tuples. Give one with some thousands.")
-    shape = JoinShape(sample.schema, master, on or list(master.key), "inner", None)
+    shape = JoinShape(sample.schema, master, on, "inner", None)
     return estimate_skew(keyed_codes(shape, batches[0]), master.row_count)
 
 

@@ -112,7 +112,7 @@ def bar(
     """A bar of parts, the largest first; what is left of the whole stays empty."""
     height, x = 26, 0.0
     pieces = [
-        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" fill="none" '
+        f'<path d="M.5 .5h{width - 1}v{height - 1}h{1 - width}z" fill="none" '
         'stroke="currentColor" stroke-opacity="0.3"/>'
     ]
     ordered = sorted(parts.items(), key=lambda part: -part[1])
