@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from semistream.display.html import block, fact_table, table
+from semistream.display.html import block, fact_table, note, table
 from semistream.display.sizes import memory_text, time_text
 from semistream.display.svg import bar
 from semistream.rate_curve import RateCurve
@@ -35,13 +35,13 @@ def plan_html(plan: JoinPlan) -> str:
 
 def _expected(expected: Expectation) -> str:
     rivals = ", ".join(f"{name} {rate:,.0f}" for name, rate in expected.rivals[:3])
-    return fact_table(
+    facts = fact_table(
         {
             "tuples/s, expected": f"{expected.rate:,.0f}",
             "answered in front": f"{expected.hit_share:.0%}",
             "pages per 1,000 tuples": f"{1000 * expected.io_per_tuple:,.2f}",
             "wait": time_text(expected.wait_seconds),
-            "instead of": rivals or None,
-            **{f"basis {i}": line for i, line in enumerate(expected.basis, 1)},
         }
     )
+    told = [f"instead of {rivals}"] if rivals else []
+    return facts + "".join(map(note, [*told, *expected.basis]))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Final
 
-__all__ = ["block", "fact_table", "table"]
+__all__ = ["block", "fact_table", "note", "table"]
 
-_CELL = 'style="text-align:left;padding:1px 14px 1px 0"'
-_NUMBER = 'style="text-align:right;padding:1px 14px 1px 0;font-variant-numeric:tabular-nums"'
+_LEFT: Final = "text-align:left;font-weight:normal;padding:1px 16px 1px 0"
+_RIGHT: Final = "text-align:right;font-weight:normal;padding:1px 16px 1px 0"
+_FIGURES: Final = "font-variant-numeric:tabular-nums;border-collapse:collapse;margin:4px 0"
 
 
 def block(title: str, *pieces: str) -> str:
@@ -17,22 +19,38 @@ def block(title: str, *pieces: str) -> str:
     return f'<div style="max-width:640px">{head}{"".join(pieces)}</div>'
 
 
+def note(text: str) -> str:
+    """A line of small text."""
+    return f'<div style="font-size:smaller;opacity:0.75">{escape(text)}</div>'
+
+
 def fact_table(facts: Mapping[str, object]) -> str:
     """A row for each fact; those that are None are left out."""
     rows = "".join(
-        f'<tr><th scope="row" {_CELL}>{escape(name)}</th>'
-        f"<td {_NUMBER}>{escape(str(value))}</td></tr>"
+        f'<tr><th scope="row" style="{_LEFT};opacity:0.75">{escape(name)}</th>{_cell(value)}</tr>'
         for name, value in facts.items()
         if value is not None
     )
-    return f"<table>{rows}</table>"
+    return f'<table style="{_FIGURES}">{rows}</table>'
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a head."""
-    head = "".join(f'<th scope="col" {_CELL}>{escape(title)}</th>' for title in titles)
-    body = "".join(
-        f"<tr>{''.join(f'<td {_NUMBER}>{escape(str(cell))}</td>' for cell in row)}</tr>"
-        for row in rows
+    """A table with a head; numbers are on the right."""
+    rows = [list(row) for row in rows]
+    first = rows[0] if rows else titles
+    head = "".join(
+        f'<th scope="col" style="{_side(cell)};opacity:0.75">{escape(title)}</th>'
+        for title, cell in zip(titles, first, strict=True)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<table style="{_FIGURES}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(value: object) -> str:
+    return f'<td style="{_side(value)}">{escape(str(value))}</td>'
+
+
+def _side(value: object) -> str:
+    """Numbers stand on the right, dates and words on the left."""
+    text = str(value)
+    return _RIGHT if text[:1].isdigit() and "T" not in text else _LEFT

@@ -19,6 +19,8 @@ _SHADES: Final = (1.0, 0.8, 0.62, 0.48, 0.36, 0.26, 0.18, 0.12)
 """How strong the accent is in the parts of a bar, the first being the largest."""
 _FONT: Final = 'font-family="system-ui, sans-serif" font-size="11" fill="currentColor"'
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 26, 30
+_APART: Final = 110
+"""So far from a mark the end of an axis has room for a label."""
 
 
 class Mark(NamedTuple):
@@ -70,8 +72,8 @@ def line_chart(
             f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}" {_FONT} '
             f'fill-opacity="{0.5 + strength / 2}">{escape(mark.text)}</text>'
         )
-    if not marks:
-        for (x, _), anchor in ((min(points), "start"), (max(points), "end")):
+    for (x, _), anchor in ((min(points), "start"), (max(points), "end")):
+        if all(abs(x_at(mark.x) - x_at(x)) > _APART for mark in marks):
             pieces.append(
                 f'<text x="{x_at(x):.1f}" y="{height - _BOTTOM + 14}" text-anchor="{anchor}" '
                 f'{_FONT} fill-opacity="0.7">{escape(x_text(x))}</text>'

@@ -67,7 +67,7 @@ def pipeline_html(status: Status, recent: RecentBatches) -> str:
         else f"{memory_text(peak)} of {memory_text(engine['budget'])}",
     }
     charts = [
-        f"<div>{name} {sparkline(name, numbers)} {text(numbers[-1])}</div>"
+        f"<div>{sparkline(name, numbers)} {name}, {text(numbers[-1])} at the end</div>"
         for name, numbers, text in (
             ("tuples/s of a batch", recent.rates(), count_text),
             ("batch time", recent.seconds(), time_text),
