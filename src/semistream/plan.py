@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from semistream.rate_curve import RateCurve
+from semistream.rate_curve import RateCurve
 
 _CHARTED: Final = (0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.125, 1.25, 1.5, 2, 2.83, 4, 8)
 """Multiples of the memory that a chart has."""
@@ -120,8 +119,6 @@ class JoinPlan:
 
         The model works it out now, which takes a second or two.
         """
-        from semistream.rate_curve import RateCurve
-
         if self.expected is None:
             return RateCurve((), self.memory)
         points = dict(self.expected.curve)
