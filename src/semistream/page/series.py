@@ -13,7 +13,7 @@ import numpy as np
 
 from semistream.page.batches import Batches, Numbers
 
-__all__ = ["MOST_POINTS", "arrival_rate", "ratio", "series"]
+__all__ = ["MOST_POINTS", "arrival_rate", "lag", "ratio", "series"]
 
 MOST_POINTS: Final = 300
 _ROUTES: Final = ("joined", "unmatched", "deferred", "rejected")
@@ -43,13 +43,14 @@ def series(
     number = np.diff(np.append(starts, count))
     seconds, done = total("batch_seconds"), total("joined") + total("unmatched")
     at = batches.column("at", count + 1)
-    before = at[-count - 1 : -1] if len(at) > count else np.append(np.nan, at[:-1])
-    at, before = at[-count:], before[starts]
+    before = np.append(np.nan, at[:-1])[-count:][starts]
+    at = at[-count:]
     found = {
         "at": at[ends],
         "arrival_rate": ratio(total("source"), at[ends] - before),
         "service_rate": ratio(total("arrived"), seconds),
         "seconds": seconds / number,
+        "lag_seconds": np.fmax.reduceat(lag(batches, count), starts),
         "longest_seconds": np.maximum.reduceat(column("batch_seconds"), starts),
         **{name: total(name) / number for name in _ROUTES},
         "hit_ratio": ratio(
@@ -69,6 +70,17 @@ def arrival_rate(batches: Batches, last: int) -> float | None:
         return None
     sources = batches.column("source", len(at) - 1).sum()
     return float(sources / (at[-1] - at[0])) if at[-1] > at[0] else None
+
+
+def lag(batches: Batches, last: int) -> Numbers:
+    """How long tuples of each batch may have waited to be written; NaN for the first batch of all.
+
+    The oldest came when the batch before had just begun, unless the source had a backlog.
+    """
+    at = batches.column("at", last + 1)
+    before = np.append(np.nan, at[:-1])[-last:]
+    waited: Numbers = at[-last:] - before + batches.column("batch_seconds", last)
+    return waited
 
 
 def ratio(above: Any, below: Any) -> Numbers:

@@ -17,7 +17,7 @@ from semistream.page.advice import advice
 from semistream.page.batches import Batches
 from semistream.page.forecast import Forecast, Question
 from semistream.page.masters import Masters
-from semistream.page.series import MOST_POINTS, arrival_rate, series
+from semistream.page.series import MOST_POINTS, arrival_rate, lag, series
 from semistream.relation.storage import Location, inside, is_uri, without_secrets
 from semistream.spark.pipeline.about import About, read_about
 from semistream.spark.pipeline.lease import is_held
@@ -226,13 +226,19 @@ def _queues(batches: Batches, recent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(batches: Batches, masters: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far behind the pipeline is: since when nothing was done, and versions of masters."""
+    """How far behind the pipeline is, with its tuples and with versions of masters."""
     quiet = None
     if len(batches):
         ended = batches.column("at", 1)[0] + batches.column("batch_seconds", 1)[0]
         quiet = max(time.time() - float(ended), 0.0)
     behind = [one["behind"] for one in masters if one["behind"] is not None]
-    return {"quiet_seconds": quiet, "versions_behind": max(behind, default=None)}
+    waited = lag(batches, _RECENT) if len(batches) else np.zeros(0)
+    waited = waited[~np.isnan(waited)]
+    return {
+        "tuple_seconds": float(waited.max()) if len(waited) else None,
+        "quiet_seconds": quiet,
+        "versions_behind": max(behind, default=None),
+    }
 
 
 def _memory(about: About, line: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:

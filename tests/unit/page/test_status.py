@@ -120,6 +120,8 @@ def test_rates_are_those_of_hand(tmp_path: Path) -> None:
     assert status["recent"]["busy"] == pytest.approx(4 / 20)
     assert status["series"]["arrival_rate"] == [None, 20.0, 60.0]
     assert status["series"]["service_rate"] == [50.0, 100.0, 300.0]
+    assert status["series"]["lag_seconds"] == [None, 12.0, 12.0]
+    assert status["lag"]["tuple_seconds"] == 12.0
 
 
 def test_points_are_the_true_rates_of_their_batches(tmp_path: Path) -> None:
@@ -132,6 +134,7 @@ def test_points_are_the_true_rates_of_their_batches(tmp_path: Path) -> None:
     assert series["waiting_deferred"] == [1.0, 3.0, 5.0]
     last = Watched(place).status(points=3, last=2)["series"]
     assert last["arrival_rate"] == [100.0, 200.0]
+    assert last["lag_seconds"] == [12.0, 12.0]
 
 
 def test_a_slow_batch_is_seen_among_ten_thousand(tmp_path: Path) -> None:

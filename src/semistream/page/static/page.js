@@ -34,7 +34,8 @@ const CHARTS = [
   { title: "Tuples per second", text: short, lines: [
     { name: "service", column: "service_rate", colour: "--line", dash: [4, 3] },
     { name: "arrival", column: "arrival_rate", colour: "--accent", fill: true }] },
-  { title: "Batch time", text: time, lines: [
+  { title: "Batch time and lag of a tuple", text: time, lines: [
+    { name: "lag", column: "lag_seconds", colour: "--soft" },
     { name: "longest", column: "longest_seconds", colour: "--line", dash: [4, 3] },
     { name: "mean", column: "seconds", colour: "--accent", fill: true }] },
   { title: "Tuples of a batch, by where they went", text: short, lines: [
@@ -91,6 +92,7 @@ const showFigures = ({ recent, memory, queues, lag, last }) => {
     [memory.budget ? `of ${bytes(memory.budget)} memory` : "memory", known(memory.peak, bytes)],
     [queues.deferred && queues.catch_up_seconds ? `waiting, ${time(queues.catch_up_seconds)} of work` : "waiting tuples",
       short(queues.retry + queues.deferred)],
+    ["lag of a tuple", known(lag.tuple_seconds, time)],
     ["since the last batch", last ? known(lag.quiet_seconds, time) : "–"],
   ];
   put("figures", ...figures.map(([name, value]) =>
