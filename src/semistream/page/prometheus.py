@@ -48,7 +48,7 @@ def _more(status: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
         f"The share of the time that batches took, {of_late}",
         recent["busy"],
     )
-    told = "The longest that a tuple of late may have waited to be written."
+    told = "How long the oldest tuple of a batch waits to be written."
     yield "tuple_lag_seconds", "gauge", told, lag["tuple_seconds"]
     yield "quiet_seconds", "gauge", "Seconds since the last batch ended.", lag["quiet_seconds"]
     told = "Versions of a master that no batch has had yet."

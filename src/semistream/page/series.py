@@ -13,7 +13,7 @@ import numpy as np
 
 from semistream.page.batches import Batches, Numbers
 
-__all__ = ["MOST_POINTS", "arrival_rate", "lag", "ratio", "series"]
+__all__ = ["MOST_POINTS", "arrival_rate", "lag", "median", "ratio", "series"]
 
 MOST_POINTS: Final = 300
 _ROUTES: Final = ("joined", "unmatched", "deferred", "rejected")
@@ -81,6 +81,12 @@ def lag(batches: Batches, last: int) -> Numbers:
     before = np.append(np.nan, at[:-1])[-last:]
     waited: Numbers = at[-last:] - before + batches.column("batch_seconds", last)
     return waited
+
+
+def median(numbers: Numbers) -> float | None:
+    """Of those that are known; None if none is."""
+    known = numbers[~np.isnan(numbers)]
+    return float(np.median(known)) if len(known) else None
 
 
 def ratio(above: Any, below: Any) -> Numbers:

@@ -14,10 +14,10 @@ import numpy as np
 
 from semistream.errors import CheckpointError, SemistreamError
 from semistream.page.advice import advice
-from semistream.page.batches import Batches
+from semistream.page.batches import Batches, Numbers
 from semistream.page.forecast import Forecast, Question
 from semistream.page.masters import Masters
-from semistream.page.series import MOST_POINTS, arrival_rate, lag, series
+from semistream.page.series import MOST_POINTS, arrival_rate, lag, median, ratio, series
 from semistream.relation.storage import Location, inside, is_uri, without_secrets
 from semistream.spark.pipeline.about import About, read_about
 from semistream.spark.pipeline.lease import is_held
@@ -157,35 +157,33 @@ class Watched:
 
 
 def _recent(batches: Batches) -> dict[str, Any]:
-    """What the last batches with tuples have done, as one."""
+    """What the last batches have done. Medians: one that starts workers says little of the rest."""
+
+    def column(name: str) -> Numbers:
+        return batches.column(name, _RECENT)
 
     def total(name: str) -> float:
-        return float(np.nansum(batches.column(name, _RECENT)))
+        return float(np.nansum(column(name)))
 
-    def mean(name: str) -> float | None:
-        found = batches.column(name, _RECENT)
-        found = found[~np.isnan(found)]
-        return float(found.mean()) if len(found) else None
-
-    seconds, arrived = total("batch_seconds"), total("arrived")
-    done = total("joined") + total("unmatched")
-    at = batches.column("at", _RECENT + 1)
-    passed = float(at[-1] - at[0]) if len(at) > 1 else 0.0
-    spent = float(np.nansum(batches.column("batch_seconds", _RECENT + 1)[:-1]))
-    count = min(len(batches), _RECENT)
+    seconds, arrived = column("batch_seconds"), column("arrived")
+    done = column("joined") + column("unmatched")
+    apart = np.diff(batches.column("at", _RECENT + 1))
+    before = batches.column("batch_seconds", len(apart) + 1)[:-1]
+    busy = median(ratio(before, apart))
+    task_rate = median(ratio(done, column("task_seconds")))
     return {
-        "batches": count,
+        "batches": min(len(batches), _RECENT),
         "arrival_rate": arrival_rate(batches, _RECENT),
-        "service_rate": _share(arrived, seconds),
-        "batch_seconds": seconds / count if count else None,
-        "busy": min(spent / passed, 1.0) if passed > 0 else None,
-        "task_rate": _share(done, total("task_seconds")) or mean("service_rate"),
-        "task_tuples": _share(arrived, total("tasks")),
-        "hit_ratio": mean("hit_ratio"),
-        "pages_per_1000": _share(1000 * total("pages_read"), done),
-        "p99_seconds": mean("p99_seconds"),
-        "unmatched_share": _share(total("unmatched"), done),
-        "rejected_share": _share(total("rejected"), arrived),
+        "service_rate": median(ratio(arrived, seconds)),
+        "batch_seconds": median(seconds),
+        "busy": None if busy is None else min(busy, 1.0),
+        "task_rate": median(column("service_rate")) if task_rate is None else task_rate,
+        "task_tuples": median(ratio(arrived, column("tasks"))),
+        "hit_ratio": median(column("hit_ratio")),
+        "pages_per_1000": median(ratio(1000 * column("pages_read"), done)),
+        "p99_seconds": median(column("p99_seconds")),
+        "unmatched_share": _share(total("unmatched"), float(done.sum())),
+        "rejected_share": _share(total("rejected"), float(arrived.sum())),
     }
 
 
@@ -232,10 +230,8 @@ def _lag(batches: Batches, masters: list[dict[str, Any]]) -> dict[str, Any]:
         ended = batches.column("at", 1)[0] + batches.column("batch_seconds", 1)[0]
         quiet = max(time.time() - float(ended), 0.0)
     behind = [one["behind"] for one in masters if one["behind"] is not None]
-    waited = lag(batches, _RECENT) if len(batches) else np.zeros(0)
-    waited = waited[~np.isnan(waited)]
     return {
-        "tuple_seconds": float(waited.max()) if len(waited) else None,
+        "tuple_seconds": median(lag(batches, _RECENT)) if len(batches) else None,
         "quiet_seconds": quiet,
         "versions_behind": max(behind, default=None),
     }

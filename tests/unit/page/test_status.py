@@ -112,16 +112,24 @@ def rates(*counts: int) -> list[Outcome]:
 
 
 def test_rates_are_those_of_hand(tmp_path: Path) -> None:
-    """Of batches of 100, 200 and 600 tuples: 80 arrive in a second, and 150 of it are served."""
+    """After the first, 800 tuples came in 20 seconds; the batch between has 200 in 2 seconds."""
     place = checkpoint(tmp_path, rates(100, 200, 600), metrics=False)
     status = Watched(place).status()
-    assert status["recent"]["arrival_rate"] == pytest.approx((200 + 600) / 20)
-    assert status["recent"]["service_rate"] == pytest.approx(900 / 6)
-    assert status["recent"]["busy"] == pytest.approx(4 / 20)
+    assert status["recent"]["arrival_rate"] == pytest.approx(800 / 20)
+    assert status["recent"]["service_rate"] == pytest.approx(200 / 2)
+    assert status["recent"]["busy"] == pytest.approx(2 / 10)
     assert status["series"]["arrival_rate"] == [None, 20.0, 60.0]
     assert status["series"]["service_rate"] == [50.0, 100.0, 300.0]
     assert status["series"]["lag_seconds"] == [None, 12.0, 12.0]
     assert status["lag"]["tuple_seconds"] == 12.0
+
+
+def test_the_first_slow_batch_does_not_speak_for_the_others(tmp_path: Path) -> None:
+    made = rates(*[100] * 9)
+    made[0] = replace(made[0], seconds=60.0)
+    status = Watched(checkpoint(tmp_path, made, metrics=False)).status()
+    assert status["recent"]["batch_seconds"] == 2.0
+    assert status["recent"]["service_rate"] == 50.0
 
 
 def test_points_are_the_true_rates_of_their_batches(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ const table = (titles, rows, label) => {
 
 // What a chart of the page is: `lines` have a column of the series, a name, and how to draw it.
 class Chart {
-  constructor({ title, lines, text, x = null, isBytes = false }) {
-    Object.assign(this, { title, lines, text, isBytes });
+  constructor({ title, lines, text, x = null, steps = null }) {
+    Object.assign(this, { title, lines, text, steps });
     this.xText = x ?? (at => `${clock.day(new Date(at * 1000))} ${clock.second(new Date(at * 1000))}`);
     this.isTime = x === null;
     this.readout = element("p", { class: "readout" });
@@ -101,7 +101,7 @@ class Chart {
           values: (_, at, __, ___, apart) => at.map(value => value === null ? ""
             : this.isTime ? clock.label(new Date(value * 1000), apart) : this.xText(value)) },
         { ...axis, size: 62, space: 32, values: (_, at) => at.map(value => this.text(value)),
-          ...(this.isBytes ? { incrs: Array.from({ length: 50 }, (_, power) => 2 ** power) } : {}) },
+          ...(this.steps ? { incrs: this.steps } : {}) },
       ],
       series: [{}, ...this.lines.map(line => ({
         stroke: () => css(line.colour),

@@ -30,6 +30,10 @@ const time = seconds => {
 };
 const moment = iso => `${clock.day(new Date(iso))} ${clock.second(new Date(iso))}`;
 
+// Steps between the labels of an axis, where halves make no sense.
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map(step => step * 10 ** power)).flat();
+
 const CHARTS = [
   { title: "Tuples per second", text: short, lines: [
     { name: "service", column: "service_rate", colour: "--line", dash: [4, 3] },
@@ -47,13 +51,13 @@ const CHARTS = [
     { name: "hit ratio", column: "hit_ratio", colour: "--accent", fill: true }] },
   { title: "Pages read for 1,000 tuples", text: short, lines: [
     { name: "pages", column: "pages_per_1000", colour: "--accent", fill: true }] },
-  { title: "Most memory of a task", text: bytes, isBytes: true, lines: [
+  { title: "Most memory of a task", text: bytes, steps: POWERS, lines: [
     { name: "budget", column: "budget", colour: "--line", dash: [4, 3] },
     { name: "peak", column: "peak_memory", colour: "--accent", fill: true }] },
-  { title: "Tuples that wait", text: short, lines: [
+  { title: "Tuples that wait", text: short, steps: WHOLE, lines: [
     { name: "for a master row", column: "waiting_retry", colour: "--accent", fill: true },
     { name: "deferred", column: "waiting_deferred", colour: "--line", dash: [4, 3] }] },
-  { title: "Version of the master", text: whole, lines: [
+  { title: "Version of the master", text: whole, steps: WHOLE, lines: [
     { name: "version", column: "master_version", colour: "--accent" }] },
 ].map(one => new Chart(one));
 const CURVE = new Chart({ title: "Rate against memory", text: short, x: bytes, lines: [
@@ -78,7 +82,7 @@ const showWarnings = warnings => {
   if ($("warnings").dataset.text === text) return;
   $("warnings").dataset.text = text;
   put("warnings", ...warnings.map(({ level, text }) =>
-    element("li", { "data-level": level }, element("b", {}, level === "note" ? "" : `${level}: `), text)));
+    element("li", { "data-level": level }, element("b", {}, level === "note" ? "" : `${level}: `), ...prose(text))));
 };
 
 const showFigures = ({ recent, memory, queues, lag, last }) => {
@@ -98,6 +102,9 @@ const showFigures = ({ recent, memory, queues, lag, last }) => {
   put("figures", ...figures.map(([name, value]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, value))));
 };
+
+// Text in which `this` is code.
+const prose = text => text.split("`").map((part, i) => i % 2 ? element("code", {}, part) : part);
 
 const shade = (node, i) => { node.style.opacity = Math.max(1 - 0.14 * i, 0.2); return node; };
 
@@ -147,7 +154,7 @@ const showPlan = plan => {
   ];
   put("plan", table(["", "expected", "measured"], rows, "The plan"),
     element("p", { class: "note" }, `${plan.algorithm} in ${bytes(plan.memory)}: ${plan.sizes.join(", ")}.`),
-    ...(expected?.basis ?? []).map(line => element("p", { class: "note" }, line)));
+    ...(expected?.basis ?? []).map(line => element("p", { class: "note" }, ...prose(line))));
 };
 
 const showCurve = curve => {
