@@ -81,7 +81,10 @@ class RateCurve:
         """The knee in words."""
         if self.knee is None:
             return "knee: beyond the chart, each doubling still gives a tenth or more"
-        return f"knee: {memory_text(self.knee)}, from where a doubling gives less than a tenth"
+        least = "at most " if self.knee == self.points[0][0] else ""
+        return (
+            f"knee: {least}{memory_text(self.knee)}, from where a doubling gives less than a tenth"
+        )
 
     def __str__(self) -> str:
         """For a terminal."""

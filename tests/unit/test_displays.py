@@ -65,6 +65,8 @@ def test_the_knee_is_where_a_doubling_gives_less_than_a_tenth() -> None:
     rising = RateCurve.of([(8 * MB, 100.0), (16 * MB, 180.0), (32 * MB, 300.0)], 8 * MB)
     assert rising.knee is None
     assert "beyond the chart" in rising.knee_text()
+    flat = RateCurve.of([(8 * MB, 100.0), (16 * MB, 101.0), (32 * MB, 101.0)], 16 * MB)
+    assert flat.knee_text().startswith("knee: at most 8 MB")
 
 
 def test_memory_is_the_limit_if_more_would_give_a_tenth() -> None:

@@ -152,6 +152,7 @@ class Watched:
             "points": [list(point) for point in curve.points],
             "memory": curve.memory,
             "knee": curve.knee,
+            "knee_text": curve.knee_text(),
             "sentence": curve.sentence(),
         }
 

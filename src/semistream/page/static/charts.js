@@ -149,11 +149,11 @@ class Chart {
     if (!this.data || !this.data[0].length) return;
     const isPoint = i !== null && i !== undefined;
     const at = isPoint ? i : this.data[0].length - 1;
-    const parts = this.lines.flatMap((line, number) => {
+    const parts = this.lines.map((line, number) => {
       const swatch = element("i", { "aria-hidden": "true" });
       swatch.style.borderColor = `var(${line.colour})`;
       swatch.style.borderTopStyle = line.dash ? "dashed" : "solid";
-      return [swatch, `${line.name} `, element("b", {}, this.value(number, at))];
+      return element("span", {}, swatch, `${line.name} `, element("b", {}, this.value(number, at)));
     });
     this.readout.replaceChildren(...(isPoint ? [this.xText(this.data[0][at])] : []), ...parts);
   }

@@ -170,8 +170,7 @@ const showCurve = curve => {
   if (curve.knee) marks.push({ at: curve.knee, text: `knee ${bytes(curve.knee)}` });
   const columns = [curve.points.map(([size]) => size), curve.points.map(([, rate]) => rate)];
   CURVE.show(columns, marks);
-  put("curve-note", `${curve.sentence} ` + (curve.knee
-    ? `The knee is at ${bytes(curve.knee)}: from there a doubling gives less than a tenth.` : ""));
+  put("curve-note", `${curve.sentence} By the cost model; ${curve.knee_text}.`);
 };
 
 const showMasters = masters => {
