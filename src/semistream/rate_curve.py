@@ -73,7 +73,7 @@ class RateCurve:
         if spare:
             return (
                 f"Memory is not the limit: {memory_text(spare[0][0])} would do, at "
-                f"{spare[0][1] / now:.0%} of the rate."
+                f"{min(spare[0][1] / now, 1.0):.0%} of the rate."
             )
         return "Memory is not the limit: more would give less than a tenth."
 

@@ -14,7 +14,7 @@ def memory_text(size: float) -> str:
     for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size >= factor:
             return (
-                f"{size / factor:,.4g} {unit}"
+                f"{size / factor:,.3g} {unit}"
                 if size < 10 * factor
                 else f"{size / factor:,.0f} {unit}"
             )

@@ -42,12 +42,13 @@ def series(
 
     number = np.diff(np.append(starts, count))
     seconds, done = total("batch_seconds"), total("joined") + total("unmatched")
-    at = batches.column("at", count + 1)
-    before = np.append(np.nan, at[:-1])[-count:][starts]
-    at = at[-count:]
+    span = spans(batches, count)
+    source = np.where(np.isnan(span), 0.0, column("source"))
     found = {
-        "at": at[ends],
-        "arrival_rate": ratio(total("source"), at[ends] - before),
+        "at": column("at")[ends],
+        "arrival_rate": ratio(
+            np.add.reduceat(source, starts), np.add.reduceat(np.nan_to_num(span), starts)
+        ),
         "service_rate": ratio(total("arrived"), seconds),
         "seconds": seconds / number,
         "lag_seconds": np.fmax.reduceat(lag(batches, count), starts),
@@ -65,22 +66,31 @@ def series(
 
 def arrival_rate(batches: Batches, last: int) -> float | None:
     """Tuples of the source per second, over the last batches; None before the second one."""
-    at = batches.column("at", last + 1)
-    if len(at) < 2:
-        return None
-    sources = batches.column("source", len(at) - 1).sum()
-    return float(sources / (at[-1] - at[0])) if at[-1] > at[0] else None
+    span = spans(batches, last)
+    source = np.where(np.isnan(span), 0.0, batches.column("source", last))
+    passed = float(np.nansum(span))
+    return float(source.sum()) / passed if passed > 0 else None
 
 
 def lag(batches: Batches, last: int) -> Numbers:
-    """How long tuples of each batch may have waited to be written; NaN for the first batch of all.
+    """How long the oldest tuple of each batch waited to be written; NaN where that is not known.
 
-    The oldest came when the batch before had just begun, unless the source had a backlog.
+    It came when the batch before had just begun, unless the source had a backlog.
     """
-    at = batches.column("at", last + 1)
-    before = np.append(np.nan, at[:-1])[-last:]
-    waited: Numbers = at[-last:] - before + batches.column("batch_seconds", last)
+    waited: Numbers = spans(batches, last) + batches.column("batch_seconds", last)
     return waited
+
+
+def spans(batches: Batches, last: int) -> Numbers:
+    """Seconds since the batch before began; NaN for the first.
+
+    Only batches with tuples of the source count: between two of them, there may be one of tuples
+    that have waited, for which this is NaN.
+    """
+    at, with_source = batches.column("at"), batches.column("source") > 0
+    found = np.full(len(at), np.nan)
+    found[with_source] = np.append(np.nan, np.diff(at[with_source]))[: with_source.sum()]
+    return found[-last:]
 
 
 def median(numbers: Numbers) -> float | None:

@@ -136,13 +136,14 @@ def test_points_are_the_true_rates_of_their_batches(tmp_path: Path) -> None:
     place = checkpoint(tmp_path, rates(100, 200, 600, 0, 1000, 2000), metrics=False)
     series = Watched(place).status(points=3)["series"]
     assert series["at"] == [1010.0, 1030.0, 1050.0]
-    assert series["arrival_rate"] == [None, 30.0, 150.0]
+    # The batch without tuples of the source is none of those between which time is counted.
+    assert series["arrival_rate"] == [20.0, 60.0, 100.0]
     assert series["service_rate"] == [75.0, 150.0, 750.0]
     assert series["joined"] == [150.0, 300.0, 1500.0]
     assert series["waiting_deferred"] == [1.0, 3.0, 5.0]
     last = Watched(place).status(points=3, last=2)["series"]
-    assert last["arrival_rate"] == [100.0, 200.0]
-    assert last["lag_seconds"] == [12.0, 12.0]
+    assert last["arrival_rate"] == [50.0, 200.0]
+    assert last["lag_seconds"] == [22.0, 12.0]
 
 
 def test_a_slow_batch_is_seen_among_ten_thousand(tmp_path: Path) -> None:
