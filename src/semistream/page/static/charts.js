@@ -97,7 +97,7 @@ class Chart {
         y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 24, gap: 4, space: 70,
+        { ...axis, grid: { show: false }, size: 28, gap: 9, space: 70,
           values: (_, at, __, ___, apart) => at.map(value => value === null ? ""
             : this.isTime ? clock.label(new Date(value * 1000), apart) : this.xText(value)) },
         { ...axis, size: 62, space: 32, values: (_, at) => at.map(value => this.text(value)),
