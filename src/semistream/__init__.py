@@ -22,6 +22,7 @@ from semistream.metrics import Durations, Metrics
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.shedding import Shedding
 from semistream.plan import Expectation, JoinPlan
+from semistream.rate_curve import RateCurve
 from semistream.relation import DatabaseMaster, MasterTable, Vacuumed, VersionInfo
 from semistream.relation.build_progress import BuildProgress
 from semistream.relation.key_table import key_table
@@ -90,6 +91,7 @@ __all__ = [
     "ParquetSink",
     "Pipeline",
     "PricedClock",
+    "RateCurve",
     "Retry",
     "Retuning",
     "Sample",

@@ -172,6 +172,12 @@ class Metrics(Counters[int]):
         """Stream tuples in memory: in the stream buffer, or with the algorithm."""
         return self.arrived - self.joined - self.unmatched - self.left_out - self.deferred
 
+    def _repr_html_(self) -> str:
+        """Tables and a picture, for notebooks."""
+        from semistream.metrics_picture import metrics_html
+
+        return metrics_html(self)
+
     @property
     def matches_per_partition(self) -> float:
         """Stream tuples matched by a partition read: how well its cost was shared."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from semistream.rate_curve import RateCurve
+
+_CHARTED: Final = (0.125, 0.177, 0.25, 0.354, 0.5, 0.707, 1, 1.125, 1.25, 1.5, 2, 2.83, 4, 8)
+"""Multiples of the memory that a chart has."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,12 @@ class Expectation:
     """Budgets and the rates that they would give."""
     basis: tuple[str, ...] = ()
     """What all this rests on: the skew, the cost factors."""
+    exponent: float | None = None
+    """The Zipf exponent of the stream that it is for."""
+    rates_at: Callable[[Iterable[int]], Iterable[tuple[int, float]]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Gives the rates of other budgets; None where the model is no longer at hand."""
 
     def lines(self, memory: int) -> list[str]:
         """As text."""
@@ -96,14 +107,28 @@ class JoinPlan:
 
     def explain(self) -> str:
         """The sizes as text, one part a line, and what is expected."""
-        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self._sizes())}"]
+        lines = [f"{self.algorithm} in {self.memory:,} bytes: {', '.join(self.sizes())}"]
         lines += [f"  {note}" for note in self.notes]
         lines += [f"  {name:<14} {size:>14,}" for name, size in self.parts.items()]
         if self.expected is not None:
             lines += self.expected.lines(self.memory)
         return "\n".join(lines)
 
-    def _sizes(self) -> list[str]:
+    def chart(self) -> RateCurve:
+        """Rate against memory, from an eighth to eight times as much; print it, or show it.
+
+        The model works it out now, which takes a second or two.
+        """
+        if self.expected is None:
+            return RateCurve((), self.memory)
+        points = dict(self.expected.curve)
+        if self.expected.rates_at is not None:
+            sizes = [int(self.memory * factor) for factor in _CHARTED]
+            points |= dict(self.expected.rates_at(sizes))
+        return RateCurve.of(points.items(), self.memory)
+
+    def sizes(self) -> list[str]:
+        """Its sizes in words."""
         sizes = [f"partition {self.partition_pages} pages"]
         if self.look_ups:
             sizes.append(f"{self.look_ups} look-ups at a time")

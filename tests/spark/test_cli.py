@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import semistream as ss
 from semistream import cli
+from semistream.page.status import Watched
 from semistream.spark.pipeline.lease import Lease
 from semistream.testing import Row, assert_same_rows, oracle_join, rows_of
 from tests.spark.versions import needs_made_up_stream
@@ -169,6 +170,25 @@ prefix = "q_"
 memory = "1MB"
 """
 GRADES = pa.table({"most": pa.array(range(6), pa.int32()), "grade": list("abcdef")})
+
+
+def test_run_with_a_page_leaves_what_a_page_shows(
+    run: Callable[..., Result], pipeline: Path, tmp_path: Path
+) -> None:
+    result = run("run", pipeline, "--once", "--page")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"The page is at http://127\.0\.0\.1:\d+/", result.stderr)
+    status = Watched(tmp_path / "checkpoint").status(wait=True)
+    assert (status["state"], status["error"], status["once"]) == ("finished", None, True)
+    assert status["batches"] == 2
+    totals = status["totals"]
+    assert totals["source"] == totals["joined"] + totals["unmatched"] + totals["rejected"] == 1700
+    assert status["plan"]["memory"] == status["memory"]["budget"] == 1 << 20
+    held = sum(status["memory"]["parts"].values())
+    assert 0 < held <= status["memory"]["peak"] <= 1 << 20
+    assert status["plan"]["measured"]["rate"] > 0
+    (master,) = status["masters"]
+    assert (master["version"], master["newest"], master["rows"]) == (1, 1, 300)
 
 
 @pytest.fixture

@@ -126,6 +126,12 @@ class Engine:
         """The algorithm, the master and the budget."""
         return f"Engine({self._planner.name!r}, {self._master!r}, memory={self._memory})"
 
+    def _repr_html_(self) -> str:
+        """Its memory, metrics and plan, for notebooks."""
+        from semistream.metrics_picture import engine_html
+
+        return engine_html(repr(self), self.plan, self.metrics(), self.memory())
+
     def __enter__(self) -> Engine:
         """The engine itself."""
         return self

@@ -2,6 +2,7 @@
 
     semistream demo        all of it on Spark, with made-up sales
     semistream run         a pipeline from a file
+    semistream watch       a pipeline in the browser, while it runs or afterwards
     semistream master      master tables: build, look at, change, follow, clean up
     semistream compare     the algorithms side by side, without Spark
     semistream tune        the best plan for a master table; measure this machine
@@ -23,7 +24,7 @@ from typing import Annotated, Final
 
 import typer
 
-from semistream.cli import compare, compiling, demo, doctor, master, run, sync, tune
+from semistream.cli import compare, compiling, demo, doctor, master, run, sync, tune, watch
 from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
@@ -41,6 +42,7 @@ app.add_typer(master.master_app, name="master")
 master.master_app.command()(sync.sync)
 app.command()(demo.demo)
 app.command()(run.run)
+app.command()(watch.watch)
 app.command()(compare.compare)
 app.command()(tune.tune)
 app.command()(doctor.doctor)

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,6 +26,7 @@ from semistream.cli.pipeline_file import (
     UnmatchedTable,
 )
 from semistream.cli.report import output, reported, side
+from semistream.cli.watch import Host, PortNumber, served
 from semistream.errors import OptionError, SemistreamError, SparkLostError
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Say what is wrong with file and masters, then stop.")
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Show the pipeline on a page for the browser, too.")
+    ] = False,
+    host: Host = "127.0.0.1",
+    port: PortNumber = 0,
 ) -> None:
     """Run a pipeline from a file until Ctrl-C; run it again to continue where it stopped."""
     console = side()
@@ -76,10 +82,22 @@ def run(
         with naming_log(log), spark_errors(str(file)):
             spark = spark_session(log=log, connectors=asked.connectors, **asked.settings)
             pipeline = pipeline_of(asked, spark, metrics, once)
-            was_stopped = follow(pipeline, console)
+            with _page(asked.pipeline.checkpoint, host, port, console) if page else nullcontext():
+                was_stopped = follow(pipeline, console)
         output().print(totals(pipeline.status()))
         if was_stopped:
             console.print(f"Stopped. To go on: semistream run {file}", soft_wrap=True)
+
+
+@contextmanager
+def _page(checkpoint: str, host: str, port: int, console: Console) -> Iterator[None]:
+    """The page of a pipeline that is about to start."""
+    from semistream.relation.storage import is_uri
+
+    if not is_uri(checkpoint):
+        Path(checkpoint).mkdir(parents=True, exist_ok=True)
+    with served(checkpoint, None, host, port, console):
+        yield
 
 
 def _check(asked: PipelineFile) -> None:

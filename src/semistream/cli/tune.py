@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
@@ -14,8 +15,14 @@ from semistream.cli.report import output, reported, side
 from semistream.errors import OptionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from semistream.cost.calibration import Calibration
     from semistream.cost.empirical import Measured
+    from semistream.cost.skew_estimate import SkewEstimate
+    from semistream.parts.join_shape import On
+    from semistream.plan import JoinPlan
+    from semistream.relation import MasterTable
 
 __all__ = ["tune"]
 
@@ -42,6 +49,19 @@ def tune(
     empirical: Annotated[
         bool, typer.Option("--empirical", help="Run sizes near the best, and compare.")
     ] = False,
+    chart: Annotated[
+        bool, typer.Option("--chart", help="Draw rate against memory, and name the knee.")
+    ] = False,
+    sample: Annotated[
+        Path | None,
+        typer.Option(help="A Parquet file of stream tuples; tells the skew and is reported on."),
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(help="The sample's key column, if it has another name.")
+    ] = None,
+    task_tuples: Annotated[
+        int | None, typer.Option(help="Plan what a task of so many tuples runs on Spark.")
+    ] = None,
 ) -> None:
     """Plan a join: the fastest for a budget, or the least memory for a rate."""
     with reported(side()):
@@ -50,7 +70,13 @@ def tune(
         if calibrate:
             _calibrate(io)
         if path is not None:
-            _plan(path, memory, rate, skew, algorithm, io, empirical)
+            asked = {"memory": memory, "rate": rate, "skew": skew, "algorithm": algorithm}
+            asked |= {"io": io, "task_tuples": task_tuples}
+            found = _plan(path, sample, on, asked)
+            if chart:
+                output().print(str(found.chart()), soft_wrap=True)
+            if empirical:
+                _measure(path, found, skew or 0.0, io)
 
 
 def _calibrate(io: str) -> None:
@@ -64,34 +90,57 @@ def _calibrate(io: str) -> None:
     output().print(f"Measured in {found.seconds:.0f} s, kept in {stored}", soft_wrap=True)
 
 
-def _plan(
-    path: str,
-    memory: str | None,
-    rate: float | None,
-    skew: float | None,
-    algorithm: str,
-    io: str,
-    empirical: bool,
-) -> None:
+def _plan(path: str, sample: Path | None, on: str | None, asked: dict[str, Any]) -> JoinPlan:
     import semistream as ss
 
     master = ss.MasterTable.open(path)
-    found = ss.plan(master, memory=memory, rate=rate, skew=skew, algorithm=algorithm, io=io)
+    if sample is not None:
+        pairs = list(master.key) if on is None else {on: master.key[0]}
+        asked |= {"stream": _sample(sample), "on": pairs}
+        estimate = _estimate(master, asked["stream"], pairs)
+        output().print(estimate.explain(), soft_wrap=True)
+        if asked["skew"] is None:
+            asked["skew"] = estimate
+    found = ss.plan(master, **asked)
     output().print(found.explain(), soft_wrap=True)
-    if empirical:
-        _measure(master, found, skew or 0.0, io)
+    return found
 
 
-def _measure(master: object, found: object, exponent: float, io: str) -> None:
-    from semistream import JoinPlan, MasterTable, Skew
+def _sample(path: Path) -> pa.Table:
+    """The tuples of a sample, as a table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise OptionError(
+            f"{path} cannot be read as Parquet: {error}. Give a file of stream tuples."
+        ) from error
+
+
+def _estimate(master: MasterTable, sample: pa.Table, on: On) -> SkewEstimate:
+    """The skew of a sample."""
+    from semistream.cost.planning import keyed_codes
+    from semistream.cost.skew_estimate import estimate_skew
+    from semistream.parts.join_shape import JoinShape
+
+    batches = sample.combine_chunks().to_batches()
+    if not batches:
+        raise OptionError("The sample has no tuples. Give one with some thousands.")
+    shape = JoinShape(sample.schema, master, on, "inner", None)
+    return estimate_skew(keyed_codes(shape, batches[0]), master.row_count)
+
+
+def _measure(path: str, found: JoinPlan, exponent: float, io: str) -> None:
+    from semistream import MasterTable, Skew
     from semistream.cost.empirical import measure_grid, zipf_stream
     from semistream.cost.factors import known_factors
     from semistream.cost.model import CostModel
     from semistream.cost.tuner import Tuner
     from semistream.parts.join_shape import JoinShape
 
-    assert isinstance(master, MasterTable)
-    assert isinstance(found, JoinPlan)
+    master = MasterTable.open(path)
     batches = zipf_stream(master, exponent, _TUPLES, master.layout == "given")
     shape = JoinShape(batches[0].schema, master, list(master.key), "inner", None)
     factors = known_factors(io).factors

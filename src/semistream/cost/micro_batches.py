@@ -325,7 +325,8 @@ class MicroBatchPlanner:
             )
             self._seen = stream, replace(occasion, first=few)
         source = known_factors(self._sizer.io).source
-        return _explained(best, (*stream.told(self._sizer.io), told, f"cost factors: {source}"))
+        basis = (*stream.told(self._sizer.io), told, f"cost factors: {source}")
+        return _explained(best, basis, stream.skew.exponent)
 
     def _whole(self, occasion: Occasion) -> JoinPlan | None:
         """The plan that keeps all of R, if it fits; there is nothing to choose then."""
@@ -383,7 +384,7 @@ class MicroBatchPlanner:
         return _RunModel(self._sizer, occasion, self._options, stream, factors)
 
 
-def _explained(cost: _RunCost, basis: tuple[str, ...]) -> JoinPlan:
+def _explained(cost: _RunCost, basis: tuple[str, ...], exponent: float) -> JoinPlan:
     seconds = max(cost.seconds, 1e-9)
     pages = cost.reads * cost.plan.partition_pages
     expected = Expectation(
@@ -393,6 +394,7 @@ def _explained(cost: _RunCost, basis: tuple[str, ...]) -> JoinPlan:
         wait_seconds=seconds / 2,
         seconds={name: part / max(cost.tuples, 1.0) for name, part in cost.seconds_by_part.items()},
         basis=basis,
+        exponent=exponent,
     )
     return replace(cost.plan, options=dict(cost.options), expected=expected)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 
 import numpy as np
@@ -19,7 +21,7 @@ from semistream.cost.prediction import Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
 from semistream.cost.tuner import Tuner
-from semistream.errors import OptionError, RateError
+from semistream.errors import BudgetError, OptionError, RateError
 from semistream.parts.join_shape import JoinShape, On
 from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable
@@ -92,7 +94,17 @@ def plan(
     found, told = resolved_skew(skew, sample, shape, master)
     tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
     ranked = _ranked(tuner, algorithm, memory, rate)
-    return explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
+    best = explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
+    return _charted(best, partial(tuner.curve, best.algorithm))
+
+
+def _charted(
+    plan: JoinPlan, rates_at: Callable[[Iterable[int]], Iterable[tuple[int, float]]]
+) -> JoinPlan:
+    """The plan, which can ask for the rates of other budgets."""
+    if plan.expected is None:
+        return plan
+    return replace(plan, expected=replace(plan.expected, rates_at=rates_at))
 
 
 def _task_plan(
@@ -113,8 +125,18 @@ def _task_plan(
     if not _number(task_tuples) >= 1:
         raise OptionError(f"task_tuples={task_tuples!r} must be a number of tuples, at least 1.")
     known = None if skew is None else resolved_skew(skew, sample, shape, master)[0]
-    size = parse_memory(memory)
-    return micro_batch_plan(master, shape, sample, size, io, task_tuples, known, options)
+
+    def planned(size: int) -> JoinPlan:
+        return micro_batch_plan(master, shape, sample, size, io, task_tuples, known, options)
+
+    def rates_at(sizes: Iterable[int]) -> Iterator[tuple[int, float]]:
+        for size in sizes:
+            with suppress(BudgetError):
+                found = planned(size)
+                if found.expected is not None:
+                    yield size, found.expected.rate
+
+    return _charted(planned(parse_memory(memory)), rates_at)
 
 
 def _ranked(
@@ -157,6 +179,7 @@ def explained(
         rivals=tuple(sorted(others, key=lambda rival: -rival[1])),
         curve=tuple(tuner.curve(best.plan.algorithm, sizes)),
         basis=basis,
+        exponent=tuner.model.skew.exponent,
     )
     return replace(best.plan, options=dict(best.options), expected=expected)
 

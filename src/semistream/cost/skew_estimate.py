@@ -9,19 +9,23 @@ estimated error is large.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from semistream.cost.skew import Skew
 from semistream.cost.zipf_sums import rank_classes, zipf_share, zipf_shares
+from semistream.display.dots import dot_chart
+from semistream.display.html import block, table
+from semistream.display.svg import line_chart
 from semistream.errors import OptionError
 
 _HIGHEST = 4.0
 _HALVINGS = 40
 _CLASSES = 2048
 _NOT_ZIPF = 0.15
+_CHART_WIDTH, _CHART_HEIGHT = 60, 8
 _SEEN_OFTEN = 20
 """Keys seen so often have about the share that the sample shows."""
 
@@ -38,6 +42,67 @@ class SkewEstimate:
     top_codes: NDArray[np.int64]
     """Codes of the most frequent keys, the most frequent first."""
     tuples: int
+    top_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How often each of them came."""
+
+    def shares(self) -> list[tuple[int, float, float]]:
+        """What the 1, 10, 100 and 1,000 most frequent keys have: in the sample, and by the law."""
+        keys = self.skew.keys or 1
+        most = len(self.top_counts)
+        sizes = [size for size in (1, 10, 100, 1000) if size <= most]
+        return [
+            (
+                size,
+                float(self.top_counts[:size].sum() / self.tuples),
+                zipf_share(size, keys, self.skew.exponent),
+            )
+            for size in sizes
+        ]
+
+    def explain(self) -> str:
+        """The estimate, a chart and a table of how much the most frequent keys have."""
+        lines = [f"skew: {self}"]
+        if len(self.top_counts) > 1:
+            lines += ["share of the tuples that the most frequent keys have, in the sample"]
+            chart = dot_chart(self._curve(), _CHART_WIDTH, _CHART_HEIGHT)
+            labels = {0: f"{self._top_share:.0%}", _CHART_HEIGHT - 1: "0%"}
+            lines += [f"{labels.get(i, ''):>5} ┤{line}" for i, line in enumerate(chart)]
+            last = f"{len(self.top_counts):,} keys"
+            lines.append(" " * 7 + "1 key" + last.rjust(_CHART_WIDTH - 5))
+        lines += [
+            f"  {size:>5,} {'key: ' if size == 1 else 'keys:'} {seen:>6.1%} of the sample, "
+            f"{law:>6.1%} by Zipf's law"
+            for size, seen, law in self.shares()
+        ]
+        return "\n".join(lines)
+
+    @property
+    def _top_share(self) -> float:
+        """Of all keys whose counts are known."""
+        return float(self.top_counts.sum() / self.tuples)
+
+    def _curve(self) -> list[tuple[float, float]]:
+        """The share of the most frequent keys by their number, each tenfold as wide as the next."""
+        ranks = np.arange(1, len(self.top_counts) + 1)
+        shares = np.cumsum(self.top_counts) / self.tuples / self._top_share
+        return list(zip(np.log(ranks) / np.log(ranks[-1]), shares, strict=True))
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        rows = [(f"{size:,}", f"{seen:.1%}", f"{law:.1%}") for size, seen, law in self.shares()]
+        ranks = np.unique(np.geomspace(1, max(len(self.top_counts), 1), 30, dtype=int))
+        total = np.cumsum(self.top_counts) / self.tuples
+        points = [(float(rank), float(total[rank - 1])) for rank in ranks if rank <= len(total)]
+        chart = ""
+        if len(points) > 1:
+            chart = line_chart(
+                "Share of the tuples, by how many of the most frequent keys",
+                points,
+                y_text=lambda share: f"{share:.0%}",
+                log_x=True,
+            )
+        head = ["most frequent keys", "of the sample", "by Zipf's law"]
+        return block(f"Skew: {self}", chart, table(head, rows))
 
     def __str__(self) -> str:
         """In one line."""
@@ -73,6 +138,7 @@ def estimate_skew(codes: NDArray[np.int64], keys: int, order: str | None = None)
         misfit,
         found[by_count[:1000]],
         len(codes),
+        counts[by_count[:1000]],
     )
 
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Protocol
+from html import escape
+from typing import Any, ClassVar, Final, Protocol
 
+from semistream.display.html import block, table
 from semistream.history import check_no_overlap
 from semistream.relation.build import Recipe, build
 from semistream.relation.build_progress import Report
@@ -38,6 +40,8 @@ from semistream.relation.versions.manifest import read_manifest
 from semistream.relation.versions.vacuum import Vacuumed, VersionInfo, history, vacuum
 
 __all__ = ["MasterTable", "SparkBuilder"]
+
+_SHOWN_VERSIONS: Final = 20
 
 
 class SparkBuilder(Protocol):
@@ -332,6 +336,20 @@ class MasterTable(MasterVersion):
         """
         with storage_faults(self.path, "read"):
             return vacuum(self._storage, keep_versions, pinned, grace_seconds)
+
+    def _repr_html_(self) -> str:
+        """What it holds, and its history, for notebooks."""
+        rows = [
+            (one.version, one.created, one.operation, f"{one.row_count:,}", f"{one.page_count:,}")
+            for one in self.history()[::-1][:_SHOWN_VERSIONS]
+        ]
+        columns = [(field.name, field.type) for field in self.schema]
+        return block(
+            f"Master table, version {self.version}: {self.row_count:,} rows",
+            f"<pre>{escape(self.describe())}</pre>",
+            table(["version", "made", "by", "rows", "pages"], rows),
+            f"<details><summary>Columns</summary>{table(['column', 'type'], columns)}</details>",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle its location and version, not its content; unpickling opens it again."""

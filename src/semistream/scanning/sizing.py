@@ -52,9 +52,10 @@ class ScanPlan(JoinPlan):
     widest_tuple: int = 0
     """The tuples that it is made for are at most so wide."""
 
-    def _sizes(self) -> list[str]:
+    def sizes(self) -> list[str]:
+        """Its sizes in words, and what it is for."""
         rows = "R is kept in memory" if self.kept else "R is read for each window"
-        return [self.condition, rows, *super()._sizes()]
+        return [self.condition, rows, *super().sizes()]
 
 
 class Sizing(NamedTuple):

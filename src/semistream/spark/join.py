@@ -38,6 +38,7 @@ from semistream.scanning.conditions import Condition
 from semistream.scanning.engine import scan_engine
 from semistream.scanning.sizing import ALGORITHM as SCAN
 from semistream.spark.columns import check_condition, check_plain
+from semistream.spark.observed import observed
 from semistream.spark.schema import carried_types, joined_schema, stream_schema
 from semistream.spark.shards.division import divided
 from semistream.spark.shards.memory import is_divided
@@ -73,6 +74,7 @@ def join(
     cache_bytes: int | str = "10GB",
     sample: float | Sample | None = None,
     max_staleness: float | str | None = None,
+    observe: str | None = None,
     **options: Option,
 ) -> DataFrame:
     """Join a batch or streaming DataFrame with a master table; the result is of the same kind.
@@ -121,6 +123,8 @@ def join(
         max_staleness: how old the master may be, as seconds or "10m". If it has not all changes
             of its source up to then, the query stops with `StaleMasterError`. A master that
             `MasterTable.sync` does not bring up to date is as old as its version.
+        observe: a name, under which the join's counters are in `observedMetrics` of each progress
+            of a streaming query, as those of `DataFrame.observe`; all columns are nullable then.
         options: sizes and rules of the algorithm, as `engine` takes them.
     """
     known: dict[str, Any] = dict(options)
@@ -151,7 +155,10 @@ def join(
     if max_staleness is not None:
         task = replace(task, max_staleness=parse_duration(max_staleness, "max_staleness"))
         task.check_fresh()
-    return placed(df, task, master).mapInArrow(operator(task), schema)
+    run, frame = operator(task), placed(df, task, master)
+    if observe is not None:
+        return observed(frame, task, schema, observe, run.__name__)
+    return frame.mapInArrow(run, schema)
 
 
 def join_task(

@@ -19,9 +19,11 @@ from typing import Any, Final, TypeAlias
 
 from pyspark import TaskContext
 
+from semistream.algorithms import Engine
 from semistream.metrics import Metrics
+from semistream.plan import JoinPlan
 
-__all__ = ["Report", "TaskMetrics", "leave_record", "merged", "task_record"]
+__all__ = ["Report", "TaskMetrics", "leave_record", "merged", "plan_record", "task_record"]
 
 Report: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Takes the record of a task that has run to its end."""
@@ -41,6 +43,7 @@ _SHOWN: Final = (
     "budget",
 )
 """Fields of `Metrics` that are shown of a micro-batch."""
+_EXPECTED: Final = ("rate", "io_per_tuple", "hit_share", "wait_seconds", "exponent", "basis")
 
 
 def task_record(
@@ -53,6 +56,20 @@ def task_record(
     """
     record = {**_spark_task(), "master_version": version, "warm": warm, **asdict(metrics)}
     return record | {"service_rate": metrics.service_rate, "hit_ratio": metrics.hit_ratio}
+
+
+def plan_record(joining: object) -> Mapping[str, Any]:
+    """The plan of an engine and the bytes of its parts; empty for what runs several engines."""
+    plan = getattr(joining, "plan", None)
+    if not isinstance(joining, Engine) or not isinstance(plan, JoinPlan):
+        return {}
+    expected = None
+    if plan.expected is not None:
+        expected = {name: getattr(plan.expected, name) for name in _EXPECTED}
+    told = {"algorithm": plan.algorithm, "memory": plan.memory, "sizes": plan.sizes()}
+    held = joining.memory()
+    parts = {name: size for name, size in held.items() if name not in ("peak", "budget")}
+    return {"plan": told | {"expected": expected}, "parts": parts}
 
 
 def leave_record(path: str, record: Mapping[str, Any]) -> None:
@@ -115,7 +132,8 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Several tasks' metrics as one; empty if there are none.
 
     They are merged as runs of an engine are, see `Metrics.merge`: `service_rate` is tuples finished
-    in a second of a task's time, `p99_seconds` is of the tuples of all tasks.
+    in a second of a task's time, `p99_seconds` is of the tuples of all tasks. `plan` and `parts`
+    are those of one task, if its join is a single engine.
     """
     last: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for record in sorted(records, key=lambda record: record["attempt"] or 0):
@@ -123,7 +141,9 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not last:
         return {}
     joint = Metrics.merge(Metrics.of(record) for record in last.values())
+    planned = [record for record in last.values() if "plan" in record][-1:]
     return {name: getattr(joint, name) for name in _SHOWN} | {
+        **{name: record[name] for record in planned for name in ("plan", "parts")},
         "tasks": len(last),
         "task_seconds": joint.seconds,
         "p99_seconds": joint.processing_time.p99,

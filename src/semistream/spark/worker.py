@@ -44,7 +44,7 @@ from semistream.spark.learned_file import LearnedFile
 from semistream.spark.schema import carried_batch, still_has
 from semistream.spark.shards.division import DESTINATION_COLUMNS, KeyShards
 from semistream.spark.shards.joins import AllShards, OneShard
-from semistream.spark.task_metrics import Report, leave_record, task_record
+from semistream.spark.task_metrics import Report, leave_record, plan_record, task_record
 
 __all__ = [
     "EngineCache",
@@ -183,7 +183,10 @@ class JoinTask:
         self.hand_on(key, joining)
         _ENGINES.lay_back(key, joining)
         if self.metrics is not None or report is not None:
-            record = task_record(metrics, version=key.version, warm=kept is not None)
+            record = {
+                **task_record(metrics, version=key.version, warm=kept is not None),
+                **plan_record(joining),
+            }
             if self.metrics is not None:
                 leave_record(self.metrics, record)
             if report is not None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from semistream.display.html import block, table
+from semistream.display.sizes import memory_text
+from semistream.display.svg import bar
+
 __all__ = ["LookupShare", "StarPlan"]
 
 
@@ -46,6 +50,25 @@ class StarPlan:
     def seconds(self) -> float:
         """What all look-ups are expected to take for a stream tuple."""
         return sum(share.seconds for share in self.shares)
+
+    def _repr_html_(self) -> str:
+        """The shares as a picture and a table, for notebooks."""
+        parts = {"rounds": self.held} | {share.name: share.memory for share in self.shares}
+        rows = [
+            (
+                share.name,
+                memory_text(share.memory),
+                memory_text(share.least),
+                f"{share.seconds * 1e6:,.2f}",
+                "all of it" if share.whole else "",
+            )
+            for share in self.shares
+        ]
+        return block(
+            f"{len(self.shares)} look-ups in {memory_text(self.memory)}",
+            bar("Memory by look-up", parts, self.memory, memory_text),
+            table(["look-up", "memory", "at least", "µs a tuple", "kept"], rows),
+        )
 
     def explain(self) -> str:
         """The shares as text, one a line, and why they are so."""

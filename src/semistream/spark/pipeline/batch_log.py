@@ -25,7 +25,7 @@ from semistream.crash_points import reached
 from semistream.errors import CheckpointError
 from semistream.relation.storage import Location, Storage, checksum_bytes, inside, storage_at
 
-__all__ = ["BatchLog", "BatchRecord", "Counts", "Outcome", "pinned_versions"]
+__all__ = ["BatchLog", "BatchRecord", "Counts", "Outcome", "logged_outcomes", "pinned_versions"]
 
 _FORMAT: Final = 1
 _KEPT: Final = 1000
@@ -222,10 +222,7 @@ class BatchLog:
             return record
 
     def _outcome(self, number: int) -> Outcome:
-        found = _read(self._storage, _outcome_name(number))
-        with _whole(self._storage, _outcome_name(number)):
-            counts = {name: Counts(**found[name]) for name in ("counts", "totals")}
-            return Outcome(**{**found, **counts})
+        return _outcome(self._storage, number)
 
     def _publish(self, name: str, content: Mapping[str, Any]) -> None:
         writer = uuid4().hex
@@ -259,6 +256,22 @@ class BatchLog:
         self._storage.remove(f"batches/{name}" for name in stray)
 
 
+def logged_outcomes(
+    checkpoint: Location, after: int = -1, only_if_next: bool = False
+) -> Iterator[Outcome]:
+    """The outcomes in the log of a checkpoint, of batches after that number; it is only read.
+
+    A pipeline may go on meanwhile, and remove the oldest: they are passed over. A log has two
+    thousand files; with `only_if_next` they are not listed unless the next batch is there.
+    """
+    storage = storage_at(inside(checkpoint, "semistream"))
+    if only_if_next and storage.sizes([_outcome_name(after + 1)]) == [None]:
+        return
+    for number in sorted(n for n, is_done in _logged(storage) if is_done and n > after):
+        if storage.sizes([_outcome_name(number)]) != [None]:
+            yield _outcome(storage, number)
+
+
 def pinned_versions(checkpoint: Location) -> set[int]:
     """The versions of the master that a pipeline may still need, for `MasterTable.vacuum`.
 
@@ -284,6 +297,13 @@ def _logged(storage: Storage) -> Iterator[tuple[int, bool]]:
         found = _NAME.fullmatch(entry.name)
         if found is not None:
             yield int(found[1]), found[2] is not None
+
+
+def _outcome(storage: Storage, number: int) -> Outcome:
+    found = _read(storage, _outcome_name(number))
+    with _whole(storage, _outcome_name(number)):
+        counts = {name: Counts(**found[name]) for name in ("counts", "totals")}
+        return Outcome(**{**found, **counts})
 
 
 def _read(storage: Storage, name: str) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class BatchSequence:
 
     def _as_of(self, versions: Versions, now: float) -> float | None:
         """Up to when the masters have all changes; raises if one is too far behind."""
-        places, most = self._masters.places(versions), self._policy.max_staleness
+        places, most = self._masters.located(versions), self._policy.max_staleness
         if most is not None:
             for location, version in places.items():
                 check_fresh(location, version, most, now)

@@ -30,7 +30,7 @@ from semistream.crash_points import reached
 from semistream.errors import CheckpointError
 from semistream.relation.storage import Location, Storage, storage_at
 
-__all__ = ["Lease", "check_free"]
+__all__ = ["Lease", "check_free", "is_held"]
 
 _FORMAT: Final = 1
 _FOLDER: Final = "lease"
@@ -125,6 +125,15 @@ class Lease:
 
     def _beat_name(self, beat: int) -> str:
         return f"{_FOLDER}/{self._turn:08d}.beat.{beat:08d}"
+
+
+def is_held(location: Location) -> bool | None:
+    """Whether a pipeline holds the lease now; None if its process cannot be seen from here."""
+    storage = storage_at(location)
+    last = _last(storage)
+    if last.number < 0 or last.is_released:
+        return False
+    return _is_alive(_holder(storage, last.number))
 
 
 def check_free(location: Location) -> None:

@@ -62,11 +62,13 @@ class MasterJoin(Protocol):
     """Columns of the stream: a tuple that has a null there is unmatched."""
     costly: tuple[str, ...]
     """Columns of the stream: tuples that are alike there are cheap to join together."""
+    places: Mapping[str, str]
+    """Where each master is, by the name of its look-up, for people to read; "" if there is one."""
 
     def newest(self) -> Versions:
         """The versions that a batch would take now."""
 
-    def places(self, versions: Versions) -> Mapping[str, int]:
+    def located(self, versions: Versions) -> Mapping[str, int]:
         """Where each master is, with its version."""
 
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
@@ -86,6 +88,7 @@ class OneMaster:
     ) -> None:
         """Check all that `ss.join` checks."""
         self._join, self._location, self._master = join, master.location, master
+        self.places: Mapping[str, str] = {"": str(master.path)}
         _, self.output = join(source, master, on=on, columns=columns)
         self.payload: Sequence[str] = self.output.names[len(source.columns) :]
         self.key = self.costly = tuple(resolve_on(on, master.key).values())
@@ -97,7 +100,7 @@ class OneMaster:
         """The newest version of the master."""
         return Versions(MasterTable.latest_version(self._location))
 
-    def places(self, versions: Versions) -> Mapping[str, int]:
+    def located(self, versions: Versions) -> Mapping[str, int]:
         """Where the master is, with its version."""
         return {self._location: versions.version}
 

@@ -17,16 +17,21 @@ from urllib.parse import quote
 from semistream.relation.storage import Location, local_path
 from semistream.spark.pipeline.batch_log import BatchLog, Outcome
 
-__all__ = ["MetricsLog", "append_line", "metrics_line", "prometheus_text"]
+__all__ = ["MetricsLog", "append_line", "escaped", "metrics_line", "prometheus_text"]
 
 _ENGINE: Final = (
     "algorithm",
     "hit_ratio",
+    "front_hits",
+    "in_place_probes",
     "pages_read",
+    "bytes_read",
     "service_rate",
     "p99_seconds",
     "peak_memory",
     "budget",
+    "tasks",
+    "task_seconds",
 )
 """What the tasks measure."""
 _TAIL: Final = 1 << 16
@@ -158,7 +163,7 @@ def prometheus_text(name: str, outcome: Outcome | None) -> str:
     if outcome is None:
         return ""
     line = metrics_line(outcome)
-    label = f'{{pipeline="{_escaped(name)}"}}'
+    label = f'{{pipeline="{escaped(name)}"}}'
     text: list[str] = []
     for metric, kind, told, value in _metrics(outcome, line):
         if value is not None:
@@ -170,7 +175,7 @@ def prometheus_text(name: str, outcome: Outcome | None) -> str:
         told = "The version of a look-up's master in the last batch."
         text += [f"# HELP {full} {told}", f"# TYPE {full} gauge"]
         for lookup, version in outcome.versions.items():
-            labels = f'{{pipeline="{_escaped(name)}",lookup="{_escaped(lookup)}"}}'
+            labels = f'{{pipeline="{escaped(name)}",lookup="{escaped(lookup)}"}}'
             text.append(f"{full}{labels} {float(version)!r}")
     return "\n".join(text) + "\n"
 
@@ -213,7 +218,8 @@ _RENAMED: Final = {
 }
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A value of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

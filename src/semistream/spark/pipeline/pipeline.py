@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,16 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semistream.budget import parse_memory
+from semistream.display.live import live_display
+from semistream.durations import parse_duration
 from semistream.errors import CheckpointError, OptionError, PipelineStateError, SparkLostError
 from semistream.parts.join_shape import On
 from semistream.relation import MasterTable
 from semistream.relation.storage import Location
 from semistream.sampling import Sample
 from semistream.spark.join import Option, join_task
+from semistream.spark.pipeline.about import About, write_about
 from semistream.spark.pipeline.batch_frame import BatchShape, check_names
 from semistream.spark.pipeline.batch_log import BatchLog, Counts, Outcome
 from semistream.spark.pipeline.batch_run import BatchRun
@@ -40,7 +45,8 @@ from semistream.spark.pipeline.lease import Lease
 from semistream.spark.pipeline.master_join import MasterJoin, OneMaster
 from semistream.spark.pipeline.metrics_log import MetricsLog, prometheus_text
 from semistream.spark.pipeline.outlets import Outlets
-from semistream.spark.pipeline.routes import Retry, parse_duration
+from semistream.spark.pipeline.picture import RecentBatches, pipeline_html
+from semistream.spark.pipeline.routes import Retry
 from semistream.spark.pipeline.settings import (
     check_no_columns,
     check_no_terms,
@@ -52,6 +58,7 @@ from semistream.spark.pipeline.settings import (
 )
 from semistream.spark.pipeline.sinks import SinkLike
 from semistream.spark.pipeline.star_join import StarJoin
+from semistream.spark.pipeline.status import Status
 from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
 from semistream.spark.schema import stream_schema
 from semistream.star.lookup import Lookup
@@ -60,35 +67,6 @@ __all__ = ["Pipeline", "Status"]
 
 _LOOK_SECONDS: Final = 1
 """How often a pipeline looks whether waiting tuples are due while the stream rests."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """The state of a pipeline, and what its batches have done."""
-
-    name: str
-    state: str
-    """"new", "running", "finished", "stopped" or "failed"."""
-    error: str | None
-    """What it failed with."""
-    batch: int | None
-    """The number of the last batch that is done, which the following fields are about."""
-    version: int | None
-    """The master's version."""
-    counts: Counts
-    totals: Counts
-    """Those of all batches since the checkpoint began."""
-    ended_unmatched: int
-    """Tuples of all batches that have ended unmatched. Each tuple of the source is
-    joined, rejected, one of these, or waiting."""
-    seconds: float
-    waiting_retry: int
-    """Stream tuples in the retry queue now."""
-    waiting_deferred: int
-    """Stream tuples in the deferred queue now."""
-    versions: Mapping[str, int] = field(default_factory=dict)
-    """The version of each look-up's master, by name, if there are several; `version` is then their
-    sum."""
 
 
 class Pipeline:
@@ -212,11 +190,23 @@ class Pipeline:
         self._deferred = None if deferred is None else Folder.at(deferred)
         self.name = name or self._checkpoint.name
         self._metrics = MetricsLog(self.name, metrics, metrics_prometheus)
+        seconds = None if trigger in (None, "availableNow") else parse_duration(trigger, "trigger")
+        self._about = About(
+            self.name,
+            self._shape.join.places,
+            parse_memory(memory),
+            io or "buffered",
+            None if self._metrics.lines is None else str(self._metrics.lines.absolute()),
+            target,
+            seconds,
+            trigger == "availableNow",
+        )
         self._source = source
         self._kafka = kafka_sources(source)
         self._state = "new"
         self._failure: BaseException | None = None
         self._last: Outcome | None = None
+        self._recent = RecentBatches()
         self._ended = threading.Event()
         self._stopping = False
         self._query: StreamingQuery | None = None
@@ -242,6 +232,8 @@ class Pipeline:
                 raise
             raise clear from clear.__cause__
         self._state = "running"
+        self._about = replace(self._about, started=datetime.now(UTC).isoformat(timespec="seconds"))
+        write_about(home, self._about)
         tend = partial(self._tend, query, sequence, lease)
         self._steward = threading.Thread(target=tend, daemon=True)
         self._steward.start()
@@ -290,6 +282,23 @@ class Pipeline:
             versions={} if last is None else last.versions,
         )
 
+    def display(self) -> None:
+        """Show it in a notebook, and keep that up to date until it ends.
+
+        The notebook goes on meanwhile. Elsewhere its state is printed, once.
+        """
+        if not live_display(self._repr_html_, self._ended.wait):
+            print(self)
+
+    def __repr__(self) -> str:
+        """Its name and state, and how far it is."""
+        at = "" if self._last is None else f", batch {self._last.number}"
+        return f"Pipeline({self.name!r}, {self._state}{at})"
+
+    def _repr_html_(self) -> str:
+        """Tables and small charts, for notebooks."""
+        return pipeline_html(self.status(), self._recent)
+
     def prometheus(self) -> str:
         """The metrics of the last batch, and totals, in Prometheus' text format."""
         return prometheus_text(self.name, self._last)
@@ -331,6 +340,7 @@ class Pipeline:
 
     def _on_done(self, outcome: Outcome) -> None:
         self._last = outcome
+        self._recent.add(outcome)
         self._metrics.append(outcome)
 
     def _tend(self, query: StreamingQuery, sequence: BatchSequence, lease: Lease) -> None:
@@ -349,6 +359,9 @@ class Pipeline:
             with contextlib.suppress(Exception):
                 query.stop()
         finally:
+            told = None if self._failure is None else str(self._failure)
+            about = replace(self._about, state=self._state, error=told)
+            write_about(self._checkpoint / "semistream", about)
             lease.release()
             self._ended.set()
 

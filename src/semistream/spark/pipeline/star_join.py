@@ -109,6 +109,8 @@ class StarJoin:
         largest = max(needed or self._parts, key=lambda part: part.lookup.master.row_count)
         self.costly = largest.key
         self._masters = {part.lookup.name: part.lookup.master for part in self._parts}
+        places = {name: str(master.path) for name, master in self._masters.items()}
+        self.places: Mapping[str, str] = places
         self._tasks: dict[bool, WitnessedStar] = {}
 
     def newest(self) -> Versions:
@@ -118,7 +120,7 @@ class StarJoin:
         versions = {name: newest[location] for name, location in locations.items()}
         return Versions(sum(versions.values()), versions)
 
-    def places(self, versions: Versions) -> Mapping[str, int]:
+    def located(self, versions: Versions) -> Mapping[str, int]:
         """Where each master is, with its version."""
         return {self._masters[name].location: one for name, one in versions.versions.items()}
 
