@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import BudgetError
-from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
+from semistream.parts import arrival_queue, demand_table, kept_rows, stream_buffer, stream_table
 from semistream.parts.admission import TinyLfuRule
+from semistream.parts.demand_table import demand_bytes
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.frame_finder import searchable
 from semistream.parts.in_place import can_be_in_place, in_place_bytes
@@ -53,6 +54,8 @@ _MOST_ROWS_IN_PLACE = 16384
 """Rows that are found in place at a time: more share no further cost."""
 MOST_ELASTIC_SHARE = 0.6
 """What an elastic front stage may take of the memory."""
+MOST_PRICED_SHARE = 0.4
+"""What a front stage may take of the memory that is judged by its price."""
 _MOST_SKETCH = 16
 """Bytes per kept row that a sketch of frequencies takes at most."""
 _HEAP_SLACK = 1.5
@@ -75,6 +78,15 @@ class Needs:
     most_frames: int = 2
     front_share: float = 0.0
     look_ups: bool = False
+    grouped: bool = False
+    """Whether waiting tuples are grouped by partition, in a demand table."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a waiting tuple takes beside its columns, but for buckets."""
+        if self.grouped:
+            return demand_table.BYTES_PER_SLOT
+        return stream_table.BYTES_PER_SLOT + (arrival_queue.BYTES_PER_SLOT if self.queue else 0)
 
 
 class Sizing:
@@ -310,7 +322,11 @@ class Sizing:
         rows = options.get("front_rows", rows)
         rows = max(16, min(rows, self._master.row_count))
         admission = options.get("admission", "paper")
-        most = int(memory * MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
+        most = rows
+        if admission == "balance":
+            most = int(memory * MOST_ELASTIC_SHARE / row)
+        elif self._needs.grouped:
+            most = max(rows, int(memory * MOST_PRICED_SHARE / row))
         return replace(
             plan,
             front_rows=rows,
@@ -339,7 +355,7 @@ class Sizing:
     def _waiting_for(self, memory: int, pages: int) -> float:
         """About how many tuples wait for a partition when it is read: twice the average."""
         slot = self._layout.slot_bytes + self._varying * _HEAP_SLACK
-        slot += stream_table.BYTES_PER_SLOT + arrival_queue.BYTES_PER_SLOT
+        slot += self._needs.slot_bytes
         return 2 * memory * _WAITING_SHARE / slot * pages / self._pages
 
     def _found_bytes(self, memory: int) -> int:
@@ -378,6 +394,10 @@ class Sizing:
         return low
 
     def _waiting_parts(self, slots: int, plan: JoinPlan) -> dict[str, int]:
+        if self._needs.grouped:
+            # Without look-ups there is a group for tuples that have no partition.
+            groups = self._partitions(plan) + 1
+            return {"stream table": demand_bytes(slots, groups, self._layout, self._heap(slots))}
         fenced = self._needs.fences and self._master.layout == "key"
         fences = self._partitions(plan) if fenced else 0
         cycle = 0 if self._needs.queue else max(self._partitions(plan), 1)

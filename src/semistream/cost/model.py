@@ -19,13 +19,12 @@ import pyarrow as pa
 from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import needs_of
-from semistream.algorithms.sizing import Sizing
+from semistream.algorithms.sizing import Needs, Sizing
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
-from semistream.parts import arrival_queue
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import judged_rows
@@ -131,7 +130,7 @@ class CostModel:
     def predict(self, plan: JoinPlan, options: Mapping[str, Any] | None = None) -> Prediction:
         """What a plan will do; `options` are those that it was made with."""
         needs = needs_of(plan.algorithm)
-        front = self._front(plan, arrival_queue.BYTES_PER_SLOT if needs.queue else 0)
+        front = self._front(plan, needs)
         if not needs.waiting:
             operations, waiting = self._look_ups(plan, front), 0.0
         elif needs.queue:
@@ -142,7 +141,7 @@ class CostModel:
         shrinks = front.rows < 0.9 * plan.front_rows
         return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, shrinks)
 
-    def _front(self, plan: JoinPlan, queue_bytes: int) -> _Front:
+    def _front(self, plan: JoinPlan, needs: Needs) -> _Front:
         """The front stage once memory has moved to where it pays."""
         if plan.admission == "pinned":
             hits = self.popularity.first(plan.pinned_partitions, plan.partition_pages)
@@ -150,7 +149,7 @@ class CostModel:
         if not plan.front_rows:
             return _Front(0, 0.0, plan.stream_slots)
         top, rows = self.popularity.top, plan.front_rows
-        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
+        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, needs.slot_bytes)
         if not plan.stream_slots:
             turn = self.master.page_count
             return _Front(
