@@ -170,7 +170,8 @@ class Assembly:
         """Waiting tuples by the partition that they need, for look-ups or one at a time."""
         disk, per_partition = self.disk, self.plan.partition_pages
         groups = -(-self.master.page_count // per_partition) + (self.look_ups is None)
-        fences = self.master.pages.fences(per_partition)
+        pages, owns_fences = self.master.pages, self.look_ups is not None and per_partition > 1
+        fences = pages.fences(per_partition) if owns_fences else pages.first
 
         def by_fences(codes: NDArray[np.int64]) -> NDArray[np.int32]:
             regions = np.empty(len(codes), np.int32)
@@ -184,6 +185,7 @@ class Assembly:
         table = DemandTable(
             self.plan.stream_slots,
             groups,
+            len(fences) if owns_fences else 0,
             by_index if self.look_ups is None else by_fences,
             TupleLayout(self.shape),
             self.plan.heap_bytes,

@@ -37,7 +37,9 @@ _MOST_LOOK_UPS = 128
 _FEWEST_LOOK_UPS = 4
 _SETS_OF_R = 16
 """A set of look-ups is at most such a part of R: in larger ones tuples wait for each other."""
-_FOUND_SHARE = 40
+_FOUND_SHARE, _FOUND_SHARE_GROUPED = 40, 24
+"""A set of look-ups has one part in so many of the memory. Where tuples are grouped, more of them
+wait for each partition, and fewer partitions would have room in the same set."""
 _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
@@ -339,7 +341,7 @@ class Sizing:
 
     def _look_ups(self, memory: int, pages: int) -> int:
         """How many partitions to read at a time; 0 to read one and decode it."""
-        if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
+        if not self._many or memory // self._found_share < _FEWEST_FOUND * self._master_row:
             return 0
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
         if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
@@ -361,7 +363,11 @@ class Sizing:
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""
         least = 2 * self._master.widest_row + 64 * _MOST_LOOK_UPS
-        return max(least, min(memory // _FOUND_SHARE, _MOST_FOUND))
+        return max(least, min(memory // self._found_share, _MOST_FOUND))
+
+    @property
+    def _found_share(self) -> int:
+        return _FOUND_SHARE_GROUPED if self._needs.grouped else _FOUND_SHARE
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
@@ -396,8 +402,11 @@ class Sizing:
     def _waiting_parts(self, slots: int, plan: JoinPlan) -> dict[str, int]:
         if self._needs.grouped:
             # Without look-ups there is a group for tuples that have no partition.
-            groups = self._partitions(plan) + 1
-            return {"stream table": demand_bytes(slots, groups, self._layout, self._heap(slots))}
+            groups = self._partitions(plan) + (not plan.look_ups)
+            # The index has the first code of each page.
+            fences = groups if plan.look_ups and plan.partition_pages > 1 else 0
+            sizes = slots, groups, fences, self._layout, self._heap(slots)
+            return {"stream table": demand_bytes(*sizes)}
         fenced = self._needs.fences and self._master.layout == "key"
         fences = self._partitions(plan) if fenced else 0
         cycle = 0 if self._needs.queue else max(self._partitions(plan), 1)

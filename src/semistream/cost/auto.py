@@ -30,7 +30,10 @@ ADAPTIVE = "chybridjoin"
 """For a stream of which nothing is known: its front stage finds out and gives memory back."""
 FRUGAL = "inlj"
 """For an empty master and hardly any memory."""
-WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
+WORTHWHILE = (
+    *("demandjoin", "chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin"),
+    "rmeshjoin",
+)
 """Those that are the best somewhere, as long as there is memory for any of them."""
 _LEAST_SAMPLE = 1000
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import needs_of
-from semistream.algorithms.sizing import Needs, Sizing
+from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity
 from semistream.cost.prediction import Operations, Prediction
@@ -27,7 +27,7 @@ from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
-from semistream.parts.rebalancer import judged_rows
+from semistream.parts.rebalancer import judged_rows, priced_rows
 from semistream.parts.result_columns import piece_rows
 from semistream.parts.row_arena import column_width
 from semistream.parts.steps import is_for_steps
@@ -37,6 +37,8 @@ from semistream.relation.frame import ALIGNMENT
 
 _LEARNED = 0.95
 """A front stage is judged while it still learns: it has this part of its final hit share then."""
+_MOST_MOVES = 64
+"""A front stage may go back and forth between two sizes; either is as good."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
@@ -133,8 +135,8 @@ class CostModel:
         front = self._front(plan, needs)
         if not needs.waiting:
             operations, waiting = self._look_ups(plan, front), 0.0
-        elif needs.queue:
-            operations, waiting = self._queue(plan, front)
+        elif needs.queue or needs.grouped:
+            operations, waiting = self._queue(plan, front, by_demand=needs.grouped)
         else:
             operations, waiting = self._scan(plan, front)
         made_with = dict(options or {})
@@ -157,8 +159,15 @@ class CostModel:
             )
         pool = rows * row_bytes + plan.stream_slots * slot_bytes
         most = rows * row_bytes / pool
-        while True:
-            judged = judged_rows(rows, _LEARNED * top(self._keys(rows)), row_bytes, pool, most)
+        for _ in range(_MOST_MOVES):
+            hits = _LEARNED * top(self._keys(rows))
+            if needs.grouped:
+                of_most = _LEARNED * top(self._keys(rows / 1.5))
+                judged = priced_rows(
+                    rows, hits, of_most, row_bytes, pool, MOST_PRICED_SHARE
+                )
+            else:
+                judged = judged_rows(rows, hits, row_bytes, pool, most)
             if judged == rows:
                 break
             rows = judged
@@ -212,8 +221,10 @@ class CostModel:
         )
         return operations, per_step * cycle
 
-    def _queue(self, plan: JoinPlan, front: _Front) -> tuple[Operations, float]:
-        """HYBRIDJOIN and its kin: the steady state of stream table and queue."""
+    def _queue(
+        self, plan: JoinPlan, front: _Front, *, by_demand: bool
+    ) -> tuple[Operations, float]:
+        """HYBRIDJOIN and its kin, DEMANDJOIN: the steady state of those who wait."""
         missed, pinned = 1 - front.hits, plan.pinned_partitions
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
         shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
@@ -225,10 +236,11 @@ class CostModel:
             return self._all_pinned(plan)
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
-            state = steady_state(entering, front.slots, 1, at_once)
+            state = steady_state(entering, front.slots, 1, at_once, by_demand=by_demand)
             together = self._together(plan, front, missed, state)
             if together > 1:
-                state = steady_state(entering, front.slots, round(2 * together), at_once)
+                sets = round(2 * together)
+                state = steady_state(entering, front.slots, sets, at_once, by_demand=by_demand)
         reads = missed * state.reads
         if plan.look_ups and reads:
             # A partition with more wanted rows than a set has room for is read again for the rest.
@@ -245,15 +257,20 @@ class CostModel:
                 "batched_bytes": read["bytes_read"],
                 "batched_codes": probes,
             }
+        elif by_demand:
+            # Tuples look for their rows, and for their page when they come.
+            probes = missed
+        compiled = {} if by_demand else self._compiled(plan, front, reads)
+        located = self._located(missed, plan.stream_chunk_rows) if by_demand else reads
         operations = Operations(
             **read,
-            index_pages_read=0.0 if in_key_order else reads,
+            index_pages_read=0.0 if in_key_order else located,
             probes=probes,
-            hash_probes=0.0 if in_key_order else probes,
+            hash_probes=0.0 if in_key_order or by_demand else probes,
             partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
             **self._tuples(plan, missed),
             iterations=reads / together,
-            **self._compiled(plan, front, reads),
+            **compiled,
         )
         return operations, state.waiting
 

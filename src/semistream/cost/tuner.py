@@ -22,8 +22,8 @@ _PINNED_SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 /
 _FRONT_PERCENTS = (2, 4, 8, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
 _LOOK_UPS = (0, 4, 8, 16, 32, 64)
 _PROMISING = (
-    *("chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin", "rmeshjoin"),
-    *("meshjoin", "cinlj", "inlj"),
+    *("demandjoin", "chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin"),
+    *("rmeshjoin", "meshjoin", "cinlj", "inlj"),
 )
 """The order in which `cheapest` tries them: after a good plan most others can be skipped."""
 _ROUNDS = 3

@@ -16,20 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.kernels.chains import EVEN, NONE, region_of
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
 
 TUPLE: Final = np.dtype([("code", np.int64), ("next", np.int32), ("stamp", np.uint32)])
 """One slot. `stamp` is as in the stream table; `next` also links the free slots."""
-GROUP: Final = np.dtype([("head", np.int32), ("count", np.int32), ("since", np.int64)])
-"""The tuples that wait for a partition. `since` counts tuples: how many had entered before."""
+GROUP: Final = np.dtype([("head", np.int32), ("count", np.int32), ("since", np.uint32)])
+"""The tuples that wait for a partition. `since` counts tuples: how many had entered before.
+
+It wraps, so ages are right up to four billion tuples.
+"""
 
 FREE, FRESH, WAITING, FREE_COUNT, LIMIT, BEYOND, ENTERED = range(7)
 """The scalars: as in the arrival queue, and how many tuples have ever entered."""
 SCALARS: Final = 7
 
+_WRAP: Final = 0xFFFFFFFF
 _OVERDUE: Final = 1e18
 """Above any count × age."""
 
@@ -62,7 +66,7 @@ def enter(demand: Demand, codes: Codes, regions: Numbers, slots: Numbers, stamp:
             ends[FREE] = tuples[slot].next
         region = regions[i]
         if groups[region].count == 0:
-            groups[region].since = ends[ENTERED]
+            groups[region].since = ends[ENTERED] & _WRAP
         tuples[slot].code = codes[i]
         tuples[slot].next = groups[region].head
         tuples[slot].stamp = stamp & EVEN
@@ -91,7 +95,7 @@ def most_demanded(
         count = groups[region].count
         if count == 0 or marked[region]:
             continue
-        age = float(now - groups[region].since)
+        age = float((now - int(groups[region].since)) & _WRAP)
         worth = _OVERDUE + age if age > bound else count * age
         if found == len(out) and worth <= best[found - 1]:
             continue
@@ -140,7 +144,7 @@ def codes_of_groups(
     return len(regions)
 
 
-@kernel
+@borrowing_kernel
 def _without_repeats(codes: Codes, start: int, stop: int) -> int:
     """Leave each of the ascending codes start..stop once; returns where they end then."""
     end = start
@@ -151,7 +155,7 @@ def _without_repeats(codes: Codes, start: int, stop: int) -> int:
     return end
 
 
-@kernel
+@borrowing_kernel
 def _unlink(demand: Demand, region: int, previous: int, slot: int) -> None:
     """Take a tuple out of its group."""
     following = demand.tuples[slot].next
@@ -161,7 +165,7 @@ def _unlink(demand: Demand, region: int, previous: int, slot: int) -> None:
         demand.tuples[previous].next = following
     demand.groups[region].count -= 1
     # Who is left has come while the partition was read.
-    demand.groups[region].since = demand.ends[ENTERED]
+    demand.groups[region].since = demand.ends[ENTERED] & _WRAP
 
 
 @kernel

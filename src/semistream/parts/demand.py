@@ -112,7 +112,8 @@ class DemandedTuples:
         waits[:] = 0
         self._recorder.partition_probes += 1
         for slots, places in self.table.take_found(look_ups, self._output.pairs):
-            waits += np.bincount(places, minlength=len(waits)).astype(np.int32)
+            if self._observer is not None:
+                waits += np.bincount(places, minlength=len(waits)).astype(np.int32)
             found = firsts[places], counts[places]
             yield from self._pair(slots, *found, look_ups)
             yield from self._sender.finish(slots)
@@ -167,13 +168,19 @@ class DemandedTuples:
         """Send tuples out, each with `counts` of its rows from `firsts` on."""
         if self._exact:
             self.table.mark_matched(slots[counts > 0])
-        output, ends = self._output, np.cumsum(counts, dtype=np.int64)
-        total, most = int(ends[-1]), len(output.pairs.tuples)
+        if (counts == 1).all():
+            yield from self._send(slots, firsts, rows)
+            return
+        ends = np.cumsum(counts, dtype=np.int64)
+        total, most = int(ends[-1]), len(self._output.pairs.tuples)
         for start in range(0, total, most):
             stop = min(start + most, total)
             at = np.arange(start, stop)
             tuples = np.searchsorted(ends, at, side="right")
             numbers = (firsts[tuples] + at - (ends - counts)[tuples]).astype(np.int32)
-            for begin, end in output.cuts(stop - start, partial(rows.sizes, numbers)):
-                master = rows.take(numbers[begin:end])
-                yield from self._sender.join(slots[tuples[begin:end]], master)
+            yield from self._send(slots[tuples], numbers, rows)
+
+    def _send(self, slots: Numbers, numbers: Numbers, rows: _Rows) -> Batches:
+        """Send each tuple out with one row."""
+        for begin, end in self._output.cuts(len(slots), partial(rows.sizes, numbers)):
+            yield from self._sender.join(slots[begin:end], rows.take(numbers[begin:end]))

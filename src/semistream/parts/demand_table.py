@@ -42,17 +42,18 @@ Places = Callable[[Codes], Numbers]
 
 BYTES_PER_SLOT = TUPLE.itemsize
 """Code, link, and the time of entry with the matched flag."""
-_FENCE = 8
-_SCRATCH = 8192
+_SCRATCH = 1024
 _LONGEST = 2.5
 """A tuple waits until about so many times as many as there are slots have entered, at most."""
 
 
-def demand_bytes(capacity: int, groups: int, layout: TupleLayout, heap_bytes: int) -> int:
-    """What a demand table with these sizes takes from its grant."""
+def demand_bytes(
+    capacity: int, groups: int, fences: int, layout: TupleLayout, heap_bytes: int
+) -> int:
+    """What a demand table with these sizes takes from its grant, with `fences` between groups."""
     scratch = min(_SCRATCH, max(capacity, 1)) * 4
     per_slot = BYTES_PER_SLOT + layout.slot_bytes
-    return capacity * per_slot + groups * (GROUP.itemsize + _FENCE) + heap_bytes + scratch
+    return capacity * per_slot + groups * GROUP.itemsize + fences * 8 + heap_bytes + scratch
 
 
 class DemandTable(TupleTable):
@@ -62,14 +63,15 @@ class DemandTable(TupleTable):
         self,
         capacity: int,
         groups: int,
+        fences: int,
         places: Places,
         layout: TupleLayout,
         heap_bytes: int,
         grant: Grant,
         recorder: Recorder,
     ) -> None:
-        """An empty table; `places` tells the group of a code when its tuple arrives."""
-        own = demand_bytes(capacity, groups, layout, heap_bytes)
+        """An empty table; `places` tells the group of a code, by means of so many fences."""
+        own = demand_bytes(capacity, groups, fences, layout, heap_bytes)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
         store = TupleStore(layout, capacity, heap_bytes, grant)
         super().__init__(store, min(_SCRATCH, max(capacity, 1)), recorder)
@@ -177,17 +179,20 @@ class DemandTable(TupleTable):
         return {group: self._followed(slot, following) for group, slot in enumerate(heads)}
 
     def check(self) -> None:
-        """Assert that groups are whole, and that each slot waits or is free."""
+        """Assert that groups are whole, and that each slot waits, is on its way out, or is free."""
         waiting, ends, groups = self.waiting(), self._demand.ends, self._demand.groups
         slots = [slot for chain in waiting.values() for slot in chain]
         assert [len(chain) for chain in waiting.values()] == groups["count"].tolist()
-        assert len(slots) == len(self)
-        assert self.beyond == sum(slot >= ends[LIMIT] for slot in slots)
+        leaving, limit = len(self) - len(slots), int(ends[LIMIT])
+        below = [slot for slot in slots if slot < limit]
+        beyond = len(slots) - len(below)
         free = self._followed(int(ends[FREE]), self.nodes["next"].tolist())
-        free += range(int(ends[FRESH]), int(ends[LIMIT]))
+        free += range(int(ends[FRESH]), limit)
         assert len(free) == self.free
-        below = [slot for slot in slots if slot < ends[LIMIT]]
-        assert sorted(below + free) == list(range(int(ends[LIMIT])))
+        assert beyond <= self.beyond <= beyond + leaving
+        held = below + free
+        assert len(set(held)) == len(held) and set(held) <= set(range(limit))
+        assert limit - len(held) == leaving - (self.beyond - beyond)
         for group, chain in waiting.items():
             if chain:
                 codes = self.codes(np.array(chain, np.int32))

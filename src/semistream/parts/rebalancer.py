@@ -56,6 +56,8 @@ def priced_rows(
     saves reads, half as many again while that seems to, up to its most.
     """
     share = rows * row_bytes / pool
+    if not 0 < share < 1:
+        return rows
     reads = (1 - hits) / (1 - share)
     if share > 1 / 128 and (1 - hits_of_most) / (1 - share / 1.5) < reads:
         return int(rows / 1.5)
