@@ -37,7 +37,7 @@ _MOST_LOOK_UPS = 128
 _FEWEST_LOOK_UPS = 4
 _SETS_OF_R = 16
 """A set of look-ups is at most such a part of R: in larger ones tuples wait for each other."""
-_FOUND_SHARE, _FOUND_SHARE_GROUPED = 40, 24
+_FOUND_SHARE, _FOUND_SHARE_GROUPED = 40, 20
 """A set of look-ups has one part in so many of the memory. Where tuples are grouped, more of them
 wait for each partition, and fewer partitions would have room in the same set."""
 _MOST_FOUND = 1 << 20
@@ -344,6 +344,8 @@ class Sizing:
         if not self._many or memory // self._found_share < _FEWEST_FOUND * self._master_row:
             return 0
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
+        if self._needs.grouped:
+            return look_ups
         if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
             _FEWEST_LOOK_UPS
         ):

@@ -18,16 +18,17 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
-from semistream.algorithms.registry import needs_of
+from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
+from semistream.parts.front_stage import RESTING_TURNS
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
-from semistream.parts.rebalancer import judged_rows, priced_rows
+from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
 from semistream.parts.result_columns import piece_rows
 from semistream.parts.row_arena import column_width
 from semistream.parts.steps import is_for_steps
@@ -117,6 +118,16 @@ class CostModel:
         self._direct = io == "direct"
         self._use_filter = use_filter
 
+    @property
+    def candidates(self) -> list[str]:
+        """The algorithms to choose from where none is named.
+
+        DEMANDJOIN reads fewer pages and takes more processor time, so it is for pages that are
+        waited for: past the operating system's cache, or far away.
+        """
+        waits = self._direct or self.master.is_far
+        return [name for name in ALGORITHMS if waits or not needs_of(name).grouped]
+
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
         needs = needs_of(algorithm)
@@ -163,9 +174,7 @@ class CostModel:
             hits = _LEARNED * top(self._keys(rows))
             if needs.grouped:
                 of_most = _LEARNED * top(self._keys(rows / 1.5))
-                judged = priced_rows(
-                    rows, hits, of_most, row_bytes, pool, MOST_PRICED_SHARE
-                )
+                judged = priced_rows(rows, hits, of_most, row_bytes, pool, MOST_PRICED_SHARE)
             else:
                 judged = judged_rows(rows, hits, row_bytes, pool, most)
             if judged == rows:
@@ -192,7 +201,7 @@ class CostModel:
             iterations=missed / TUPLES_PER_STEP,
         )
 
-    def _located(self, missed: float, chunk: int) -> float:
+    def _located(self, missed: float, chunk: float) -> float:
         """Locator pages per tuple, when each is read once for a chunk of tuples."""
         if self.master.layout == "key" or not missed:
             return 0.0
@@ -221,9 +230,7 @@ class CostModel:
         )
         return operations, per_step * cycle
 
-    def _queue(
-        self, plan: JoinPlan, front: _Front, *, by_demand: bool
-    ) -> tuple[Operations, float]:
+    def _queue(self, plan: JoinPlan, front: _Front, *, by_demand: bool) -> tuple[Operations, float]:
         """HYBRIDJOIN and its kin, DEMANDJOIN: the steady state of those who wait."""
         missed, pinned = 1 - front.hits, plan.pinned_partitions
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
@@ -237,7 +244,7 @@ class CostModel:
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
             state = steady_state(entering, front.slots, 1, at_once, by_demand=by_demand)
-            together = self._together(plan, front, missed, state)
+            together = self._together(plan, front, missed, state, by_demand)
             if together > 1:
                 sets = round(2 * together)
                 state = steady_state(entering, front.slots, sets, at_once, by_demand=by_demand)
@@ -261,31 +268,42 @@ class CostModel:
             # Tuples look for their rows, and for their page when they come.
             probes = missed
         compiled = {} if by_demand else self._compiled(plan, front, reads)
-        located = self._located(missed, plan.stream_chunk_rows) if by_demand else reads
+        located = reads
+        if by_demand and reads:
+            # Tuples come in as others leave, and look for their page then.
+            located = self._located(missed, min(plan.stream_chunk_rows, together / reads))
         operations = Operations(
             **read,
             index_pages_read=0.0 if in_key_order else located,
             probes=probes,
             hash_probes=0.0 if in_key_order or by_demand else probes,
             partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
-            **self._tuples(plan, missed),
+            **self._tuples(plan, missed, self._is_idle(front, plan)),
             iterations=reads / together,
             **compiled,
         )
         return operations, state.waiting
 
-    def _together(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
-        """Partitions that are looked up at once: as many as asked for, or as have room."""
+    def _together(
+        self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState, by_demand: bool
+    ) -> float:
+        """Partitions that are looked up at once: as many as asked for, or as have room.
+
+        DEMANDJOIN counts tuples, not codes, and leaves a partition out that has no room as a whole.
+        """
         if not plan.look_ups or not state.reads or not front.slots:
             return 1.0
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+        if by_demand:
+            return max(1.0, min(plan.look_ups, rows * state.reads - 0.5))
         codes = max(self._codes(plan, front, missed, state), 1e-12)
         return max(1.0, min(plan.look_ups, rows * state.reads / codes))
 
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
         # A code first comes at any time of its partition's wait, and few partitions wait longest.
-        return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
+        part = 1.8 if needs_of(plan.algorithm).grouped else 3
+        return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / part)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
         """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""
@@ -302,17 +320,28 @@ class CostModel:
         """How many of the most frequent keys never reach the disk; pinned ones count apart."""
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
-    def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
-        """What is done for each stream tuple, and for each that misses the front stage."""
-        return self._arrival(plan) | {"appends": missed, "deletes": missed}
+    def _is_idle(self, front: _Front, plan: JoinPlan) -> bool:
+        """Whether the front stage rests in most turns."""
+        if not needs_of(plan.algorithm).grouped or front.hits >= 2 * LEAST_SHARE:
+            return False
+        row_bytes, slot_bytes = exchanged_bytes(
+            plan, self.shape, needs_of(plan.algorithm).slot_bytes
+        )
+        row_share = front.rows * row_bytes
+        return row_share <= LEAST_SHARE * (row_share + front.slots * slot_bytes)
 
-    def _arrival(self, plan: JoinPlan) -> dict[str, float]:
+    def _tuples(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
+        """What is done for each stream tuple, and for each that misses the front stage."""
+        return self._arrival(plan, is_idle) | {"appends": missed, "deletes": missed}
+
+    def _arrival(self, plan: JoinPlan, is_idle: bool = False) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
         rows_per_key = self.master.row_count / self.popularity.keys
         always = {"stream_reads": 1.0, "outputs": rows_per_key}
         if not plan.front_rows:
             return always
-        return always | {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
+        met = 1 / (1 + RESTING_TURNS) if is_idle else 1.0
+        return always | {"front_probes": met, "front_chunks": met / plan.stream_chunk_rows}
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""

@@ -1,4 +1,4 @@
-"""The steady state of HYBRIDJOIN, its kin and DEMANDJOIN: how many partition reads a stream tuple takes.
+"""The steady state of HYBRIDJOIN, DEMANDJOIN and kin: the partition reads a stream tuple takes.
 
 The papers take the tuples finished per read, w, as proportional to h_S · d / R_t, with a constant
 to be measured. It can be derived. Count time in tuples that enter the stream table. A partition
@@ -11,13 +11,13 @@ average, and T later it is read again. So
     tuples per read    w = 1 + qT
     waiting tuples       = Σ qT (1 + qT/2) / (1 + qT)
 
-DEMANDJOIN reads a partition when the number of its waiting tuples times the age of the first reaches
-some level C, the same for all: after (1 + qT) T = C. The same sums hold, with a T of its own for each
-partition. Frequent ones are read sooner and rare ones later than with one T for all, which is less
-reads for as many waiting tuples.
+DEMANDJOIN reads a partition when the number of its waiting tuples times the age of the first
+reaches some level C, the same for all: after (1 + qT) T = C. The same sums hold, with a T of its
+own for each partition. Frequent ones are read sooner and rare ones later than with one T for all,
+which is fewer reads for as many waiting tuples.
 
-T, or C, follows from the number of waiting tuples. The table is full before a read, and the read frees
-some of it, so on average the waiting tuples are its slots less half of what a read frees.
+T, or C, follows from the number of waiting tuples. The table is full before a read, and the read
+frees some of it, so on average the waiting tuples are its slots less half of what a read frees.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def steady_state(
 
     def wait_at(level: float) -> Floats | float:
         return _wait_for_demand(shares, level) if by_demand else level
+
     low, high = 0.0, 1.0
     while _room(shares, wait_at(high), slots, look_ups, settled_at_once) > 0 and high < 1e18:
         high *= 4

@@ -90,7 +90,8 @@ class DemandTable(TupleTable):
     @property
     def nodes(self) -> NDArray[Any]:
         """The nodes, by slot."""
-        return self._demand.tuples
+        nodes: NDArray[Any] = self._demand.tuples
+        return nodes
 
     @property
     def free(self) -> int:
@@ -191,7 +192,8 @@ class DemandTable(TupleTable):
         assert len(free) == self.free
         assert beyond <= self.beyond <= beyond + leaving
         held = below + free
-        assert len(set(held)) == len(held) and set(held) <= set(range(limit))
+        assert len(set(held)) == len(held)
+        assert set(held) <= set(range(limit))
         assert limit - len(held) == leaving - (self.beyond - beyond)
         for group, chain in waiting.items():
             if chain:

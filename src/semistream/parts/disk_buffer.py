@@ -60,7 +60,10 @@ class Partition:
     @property
     def partial_codes(self) -> list[int]:
         """The codes that cross an edge of this partition, each once."""
-        head, tail = self.codes[: min(self.start, 1)], self.codes[max(self.stop, len(self.codes) - 1) :]
+        head, tail = (
+            self.codes[: min(self.start, 1)],
+            self.codes[max(self.stop, len(self.codes) - 1) :],
+        )
         return sorted({*head.tolist(), *tail.tolist()})
 
     def partial_rows(self, code: int) -> tuple[int, int]:

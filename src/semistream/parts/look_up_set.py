@@ -48,9 +48,7 @@ def most_rows(master: MasterTable, found_bytes: int, most: int) -> tuple[int, in
 class CodesByRegion(Protocol):
     """A stream table that knows which codes wait for a partition."""
 
-    def codes_in(
-        self, regions: Codes, low: Codes, high: Codes, codes: Codes, ends: Codes
-    ) -> int:
+    def codes_in(self, regions: Codes, low: Codes, high: Codes, codes: Codes, ends: Codes) -> int:
         """Write the codes that wait in regions, each within its low..high; for how many regions.
 
         The codes of region i end before `ends[i]`. Where `codes` has no room for all codes of a

@@ -26,6 +26,8 @@ from semistream.parts.demand_table import DemandTable
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows
 from semistream.parts.stream_table import StreamTable
 
+LEAST_SHARE = 1 / 128
+"""A front stage with no more than that is not made smaller."""
 _CAUTION = 0.8
 """The next rows are less frequent than the last: they answer about so much of what those do."""
 _STEPS = 64
@@ -40,7 +42,7 @@ def judged_rows(
     Half of them while it does not pay, twice as many while it pays well, up to its most.
     """
     share = rows * row_bytes / pool
-    if hit_ratio < share and share > 1 / 128:
+    if hit_ratio < share and share > LEAST_SHARE:
         return rows // 2
     if hit_ratio > 2 * share and share * 1.1 < most_share:
         return int(min(rows * 2, most_share * pool / row_bytes))
@@ -53,13 +55,16 @@ def priced_rows(
     """How many rows a front stage should have, by what its least frequent rows are worth.
 
     The more frequent two thirds of the rows answer `hits_of_most`. Two thirds as many while that
-    saves reads, half as many again while that seems to, up to its most.
+    saves reads, half as many again while that seems to, up to its most; a quarter while they
+    answer next to nothing.
     """
     share = rows * row_bytes / pool
     if not 0 < share < 1:
         return rows
+    if hits < share / 4 and share > LEAST_SHARE:
+        return rows // 4
     reads = (1 - hits) / (1 - share)
-    if share > 1 / 128 and (1 - hits_of_most) / (1 - share / 1.5) < reads:
+    if share > LEAST_SHARE and (1 - hits_of_most) / (1 - share / 1.5) < reads:
         return int(rows / 1.5)
     more = min(1.5 * share, most_share)
     gained = _CAUTION * (hits - hits_of_most) * (more / share - 1) / 0.5
@@ -143,6 +148,10 @@ class Rebalancer:
             self._follow(crowded and pays, turned and not pays)
         elif turned and hit_ratio is not None:
             self._judge(hit_ratio)
+
+    def is_idle(self, hit_ratio: float) -> bool:
+        """Whether a front stage with a price has shrunk to its least, and answers no more."""
+        return self._priced and self.share <= LEAST_SHARE and hit_ratio < 2 * LEAST_SHARE
 
     def _follow(self, crowded: bool, idle: bool) -> None:
         """Give the front stage what it asks for; take back what it leaves empty or wastes."""

@@ -110,7 +110,8 @@ class StreamTable(TupleTable):
     @property
     def nodes(self) -> NDArray[Any]:
         """The nodes, by slot."""
-        return self.chains.nodes
+        nodes: NDArray[Any] = self.chains.nodes
+        return nodes
 
     @property
     def clustered(self) -> bool:
