@@ -192,7 +192,15 @@ class Assembly:
             self.budget.grant("stream table"),
             self.recorder,
         )
-        waiting = DemandedTuples(self.shape, table, self.output, self.recorder, self.front)
+        waiting = DemandedTuples(
+            self.shape,
+            table,
+            self.output,
+            self.recorder,
+            self.front,
+            # The locator is read to tell tuples' pages: the more at a time, the fewer reads.
+            by_halves=self.master.layout != "key",
+        )
         self._share_memory(table, waiting)
         return waiting
 

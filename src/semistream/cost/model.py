@@ -123,9 +123,10 @@ class CostModel:
         """The algorithms to choose from where none is named.
 
         DEMANDJOIN reads fewer pages and takes more processor time, so it is for pages that are
-        waited for: past the operating system's cache, or far away.
+        waited for: past the operating system's cache, or far away. It needs to know each tuple's
+        page, which only key order tells without a read.
         """
-        waits = self._direct or self.master.is_far
+        waits = self.master.layout == "key" and (self._direct or self.master.is_far)
         return [name for name in ALGORITHMS if waits or not needs_of(name).grouped]
 
     def sizing(self, algorithm: str) -> Sizing:
@@ -236,6 +237,9 @@ class CostModel:
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
         shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
         together = 1.0
+        if by_demand and self.master.layout != "key":
+            # They are filled by halves.
+            front = front._replace(slots=front.slots * 3 // 4)
         if not missed:
             state = SteadyState(0.0, 0.0, 0.0)
         elif not len(shares.of_one):
@@ -270,8 +274,8 @@ class CostModel:
         compiled = {} if by_demand else self._compiled(plan, front, reads)
         located = reads
         if by_demand and reads:
-            # Tuples come in as others leave, and look for their page then.
-            located = self._located(missed, min(plan.stream_chunk_rows, together / reads))
+            # Half of the slots are filled at a time, with chunks of the stream.
+            located = self._located(missed, min(plan.stream_chunk_rows, front.slots / 2 / missed))
         operations = Operations(
             **read,
             index_pages_read=0.0 if in_key_order else located,

@@ -49,8 +49,13 @@ class DemandedTuples:
         output: Output,
         recorder: Recorder,
         observer: Observer | None = None,
+        *,
+        by_halves: bool = False,
     ) -> None:
-        """Nothing waits yet; the observer is told which rows matched."""
+        """Nothing waits yet; the observer is told which rows matched.
+
+        `by_halves`: arrivals come in only when half of the slots are free.
+        """
         self.table = table
         self.least = 1
         self.was_full = False
@@ -59,6 +64,7 @@ class DemandedTuples:
         self._output = output
         self._recorder = recorder
         self._observer = observer
+        self._by_halves = by_halves
         self._sender = Sender(shape, table, output, recorder)
 
     def __len__(self) -> int:
@@ -88,6 +94,8 @@ class DemandedTuples:
 
     def fill(self, stream: TupleSource) -> Batches:
         """Read as many tuples as there are free slots, or as have arrived."""
+        if self._by_halves and 2 * self.free < self.table.capacity and len(self):
+            return
         for arrivals in stream.read(self.table.free):
             yield from self._output.arrived(arrivals)
             count = put_back_excess(arrivals, self.table, stream, waiting=len(self))

@@ -195,11 +195,6 @@ class DemandTable(TupleTable):
         assert len(set(held)) == len(held)
         assert set(held) <= set(range(limit))
         assert limit - len(held) == leaving - (self.beyond - beyond)
-        for group, chain in waiting.items():
-            if chain:
-                codes = self.codes(np.array(chain, np.int32))
-                codes.flags.writeable = False
-                assert (self._places(codes) == group).all(), "a tuple stands in another's group"
         self.store.check()
 
     def _followed(self, slot: int, following: list[int]) -> list[int]:
