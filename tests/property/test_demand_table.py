@@ -63,19 +63,23 @@ def waiting_codes(table: DemandTable) -> dict[int, list[int]]:
 
 def demanded(table: DemandTable, most: int = 1, most_tuples: int = 1000) -> list[int]:
     """The groups of greatest demand."""
-    return table.most_demanded(table.unmarked(), most, most_tuples).tolist()
+    found: list[int] = table.most_demanded(table.unmarked(), most, most_tuples).tolist()
+    return found
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_sequence_keeps_every_tuple_once(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    table, model = table_of(40), {group: [] for group in range(GROUPS)}
+    table = table_of(40)
+    model: dict[int, list[int]] = {group: [] for group in range(GROUPS)}
     pairs = Pairs(np.empty(6, np.int32), np.empty(6, np.int32))
     size = table.capacity
     for _ in range(60):
         action = rng.integers(0, 4)
         if action <= 1:
-            codes = rng.integers(0, GROUPS * CODES, min(table.free, rng.integers(1, 12))).tolist()
+            codes = rng.integers(
+                0, GROUPS * CODES, min(table.free, int(rng.integers(1, 12)))
+            ).tolist()
             enter(table, codes)
             for code in codes:
                 model[code // CODES].append(code)

@@ -40,6 +40,8 @@ _SETS_OF_R = 16
 _FOUND_SHARE, _FOUND_SHARE_GROUPED = 40, 20
 """A set of look-ups has one part in so many of the memory. Where tuples are grouped, more of them
 wait for each partition, and fewer partitions would have room in the same set."""
+_LITTLE_MEMORY = 2 << 20
+"""With less than this, slots are worth more than larger sets."""
 _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
@@ -246,6 +248,8 @@ class Sizing:
         most = min(memory // 20, _LARGEST_LOOKED_UP)
         few = _SETS_OF_R * _FEWEST_LOOK_UPS
         while self._many and pages * 2 * few <= self._pages and frame(pages * 2) <= most:
+            if self._needs.grouped and self._at_once(memory, pages * 2) < 2:
+                break
             pages *= 2
         return pages
 
@@ -341,16 +345,15 @@ class Sizing:
 
     def _look_ups(self, memory: int, pages: int) -> int:
         """How many partitions to read at a time; 0 to read one and decode it."""
-        if not self._many or memory // self._found_share < _FEWEST_FOUND * self._master_row:
+        if not self._many or memory // _FOUND_SHARE < _FEWEST_FOUND * self._master_row:
             return 0
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
-        if self._needs.grouped:
-            return look_ups
-        if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
-            _FEWEST_LOOK_UPS
-        ):
-            return 0
-        return look_ups
+        fewest = 1 if self._needs.grouped else _FEWEST_LOOK_UPS
+        return look_ups if min(look_ups, self._at_once(memory, pages)) >= fewest else 0
+
+    def _at_once(self, memory: int, pages: int) -> float:
+        """About how many partitions of so many pages have room in a set."""
+        return self._found_rows(memory) / self._waiting_for(memory, pages)
 
     def _found_rows(self, memory: int) -> int:
         """Rows that a set of look-ups can find."""
@@ -365,11 +368,9 @@ class Sizing:
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""
         least = 2 * self._master.widest_row + 64 * _MOST_LOOK_UPS
-        return max(least, min(memory // self._found_share, _MOST_FOUND))
-
-    @property
-    def _found_share(self) -> int:
-        return _FOUND_SHARE_GROUPED if self._needs.grouped else _FOUND_SHARE
+        large = self._needs.grouped and memory >= _LITTLE_MEMORY
+        share = _FOUND_SHARE_GROUPED if large else _FOUND_SHARE
+        return max(least, min(memory // share, _MOST_FOUND))
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
