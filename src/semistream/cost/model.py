@@ -299,7 +299,9 @@ class CostModel:
             return 1.0
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
         if by_demand:
-            return max(1.0, min(plan.look_ups, rows * state.reads - 0.5))
+            room = rows * state.reads
+            # The last one seldom fits, the less so the larger partitions are beside the room.
+            return max(1.0, min(plan.look_ups, room - 1.3 / max(room, 1.0)))
         codes = max(self._codes(plan, front, missed, state), 1e-12)
         return max(1.0, min(plan.look_ups, rows * state.reads / codes))
 

@@ -45,8 +45,8 @@ CASES: Cases = [
     ("chybridjoin", "key", 0.5, 0.10, {}),
     ("chybridjoin", "key", 1.0, 0.20, {"front_percent": 25}),
     ("chybridjoin", "given", 1.0, 0.10, {}),
-    ("demandjoin", "key", 0.0, 0.10, {}),
-    ("demandjoin", "key", 1.0, 0.20, {}),
+    ("demandjoin", "key", 0.0, 0.10, {"look_ups": 8}),
+    ("demandjoin", "key", 1.0, 0.20, {"look_ups": 8, "partition_pages": 1}),
 ]
 
 
