@@ -43,7 +43,7 @@ def pages_read(
     stream = [pa.record_batch({"id": pa.array(keys, pa.int64())}) for keys in batches]
     if options:
         options = {"partition_pages": 1} | options
-    if algorithm in ("hybridjoin", "chybridjoin"):
+    if algorithm in ("hybridjoin", "chybridjoin", "demandjoin"):
         # One look-up at a time, as the paper has it.
         options = {"look_ups": 0} | options
     engine = ss.engine(
@@ -300,3 +300,33 @@ def test_an_empty_front_stage_changes_no_read(
     stream = [[60, 10, 50, 30, 20, 70, 99, 80, 40]]
     alone = pages_read(tmp_path / "alone", behind, EIGHT, stream, **options)
     assert pages_read(tmp_path / "front", f"c{behind}", EIGHT, stream, **options) == alone
+
+
+def test_demandjoin_reads_for_how_many_wait_times_how_long(tmp_path: Path) -> None:
+    """Four slots and the stream 60 10 50 30 20 60 99 70. Ages are in tuples that have entered.
+
+    60 10 50 30 enter. p2: two wait, the first for 4, so 2·4; p0: 1·3; p1: 1·1. Read p2.
+    20 60 enter.       p0: 2·5, p1: 1·3, p2: 1·1. Read p0, where HYBRIDJOIN would too.
+    99 70 enter.       p1: 1·5, p2: 1·3, nowhere (99): 1·2, p3: 1·1. Read p1.
+    Nothing comes.     p2: 3, nowhere: 2, p3: 1. Read p2; 99 leaves without a read; read p3.
+    """
+    order = pages_read(
+        tmp_path,
+        "demandjoin",
+        EIGHT,
+        [[60, 10, 50, 30, 20, 60, 99, 70]],
+        stream_slots=4,
+        threshold=100,
+    )
+    assert order == each(2, 0, 1, 2, 3)
+
+
+def test_demandjoin_lets_a_lonely_tuple_wait_for_company(tmp_path: Path) -> None:
+    """Three slots; 10 comes first, and HYBRIDJOIN would read its page first.
+
+    10 70 80 enter. p3: 2·2, p0: 1·3. Read p3.
+    20 30 enter.    p0: 2·5, p1: 1·1. Read p0, for 10 and 20 together. Then p1.
+    """
+    stream = [[10, 70, 80, 20, 30]]
+    order = pages_read(tmp_path, "demandjoin", EIGHT, stream, stream_slots=3, threshold=100)
+    assert order == each(3, 0, 1)

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from semistream.algorithms.sizing import MOST_ELASTIC_SHARE, Needs
+from semistream.algorithms.sizing import MOST_ELASTIC_SHARE, MOST_PRICED_SHARE, Needs
 from semistream.budget import Grant, MemoryBudget
-from semistream.kernels import NODE
+from semistream.kernels.demand import regions_of
 from semistream.metrics import Recorder
-from semistream.parts import arrival_queue, kept_rows, stream_buffer
+from semistream.parts import kept_rows, stream_buffer
 from semistream.parts.admission import (
     AdmissionRule,
     BalanceRule,
@@ -23,6 +23,8 @@ from semistream.parts.admission import (
     TinyLfuRule,
 )
 from semistream.parts.arrival_queue import ArrivalQueue
+from semistream.parts.demand import DemandedTuples
+from semistream.parts.demand_table import DemandTable
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.in_place import InPlace
@@ -63,6 +65,7 @@ class Assembly:
     def __init__(
         self,
         plan: JoinPlan,
+        needs: Needs,
         master: MasterTable,
         shape: JoinShape,
         make_buffer: MakeBuffer,
@@ -76,6 +79,7 @@ class Assembly:
         The front stage goes on with the rows of the legacy that it can use.
         """
         self.plan = plan
+        self._needs = needs
         self.master = master
         self.shape = shape
         self.budget = budget
@@ -161,8 +165,46 @@ class Assembly:
         """Stream table and arrival queue; clustered when the master is in key order."""
         table = self._table(self._fences())
         queue = ArrivalQueue(self.plan.stream_slots, self.budget.grant("arrival queue"))
-        self._share_memory(table, queue, arrival_queue.BYTES_PER_SLOT)
+        self._share_memory(table, queue)
         return WaitingTuples(self.shape, table, queue, self.output, self.recorder, self.front)
+
+    def demanded(self) -> DemandedTuples:
+        """Waiting tuples by the partition that they need, for look-ups or one at a time."""
+        disk, per_partition = self.disk, self.plan.partition_pages
+        groups = -(-self.master.page_count // per_partition) + (self.look_ups is None)
+        pages, owns_fences = self.master.pages, self.look_ups is not None and per_partition > 1
+        fences = pages.fences(per_partition) if owns_fences else pages.first
+
+        def by_fences(codes: NDArray[np.int64]) -> NDArray[np.int32]:
+            regions = np.empty(len(codes), np.int32)
+            regions_of(fences, codes, regions)
+            return regions
+
+        def by_index(codes: NDArray[np.int64]) -> NDArray[np.int32]:
+            first, last = disk.spans(codes)
+            return np.where(first <= last, first // per_partition, groups - 1).astype(np.int32)
+
+        table = DemandTable(
+            self.plan.stream_slots,
+            groups,
+            len(fences) if owns_fences else 0,
+            by_index if self.look_ups is None else by_fences,
+            TupleLayout(self.shape),
+            self.plan.heap_bytes,
+            self.budget.grant("stream table"),
+            self.recorder,
+        )
+        waiting = DemandedTuples(
+            self.shape,
+            table,
+            self.output,
+            self.recorder,
+            self.front,
+            # The locator is read to tell tuples' pages: the more at a time, the fewer reads.
+            by_halves=self.master.layout != "key",
+        )
+        self._share_memory(table, waiting)
+        return waiting
 
     def steps(self, waiting: WaitingTuples | ScanWindow) -> Steps | None:
         """Whole steps in compiled code, where that can be; None to go partition by partition.
@@ -208,16 +250,16 @@ class Assembly:
         table = self._table(np.empty(0, np.int64), max(self.disk.partitions, 1))
         prober = Prober(self.shape, table, self.output, self.recorder, self.front)
         window = ScanWindow(table, prober, self.output, w)
-        self._share_memory(table, window, 0)
+        self._share_memory(table, window)
         return window
 
-    def _share_memory(self, table: StreamTable, owner: SlotOwner, queue_bytes: int) -> None:
+    def _share_memory(self, table: StreamTable | DemandTable, owner: SlotOwner) -> None:
         """Let front stage and stream table give each other memory."""
         if self.front is None or self.plan.admission == "pinned":
             return
         plan = self.plan
         elastic = isinstance(self.front.rule, BalanceRule)
-        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
+        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, self._needs.slot_bytes)
         self.front.rebalancer = Rebalancer(
             self.budget,
             self.front.kept,
@@ -226,8 +268,9 @@ class Assembly:
             row_bytes=row_bytes,
             slot_bytes=slot_bytes,
             slot_heap_bytes=_heap_bytes(plan),
-            most_share=MOST_ELASTIC_SHARE if elastic else 1.0,
+            most_share=MOST_ELASTIC_SHARE if elastic else MOST_PRICED_SHARE,
             elastic=elastic,
+            priced=self._needs.grouped,
         )
 
     def _in_place(self, mapped: MappedPages) -> InPlace:
@@ -277,8 +320,7 @@ class Assembly:
         if plan.admission == "pinned":
             return PinnedRule()
         if plan.admission == "balance":
-            queue_bytes = arrival_queue.BYTES_PER_SLOT
-            tuple_bytes = NODE.itemsize + layout.slot_bytes + queue_bytes + _heap_bytes(plan)
+            tuple_bytes = self._needs.slot_bytes + layout.slot_bytes + _heap_bytes(plan)
             return BalanceRule(tuple_bytes, average_row + kept_rows.BYTES_PER_ROW)
         if plan.admission == "tinylfu":
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
@@ -296,10 +338,10 @@ class Assembly:
         )
 
 
-def exchanged_bytes(plan: JoinPlan, shape: JoinShape, queue_bytes: int) -> tuple[float, float]:
+def exchanged_bytes(plan: JoinPlan, shape: JoinShape, slot_bytes: int) -> tuple[float, float]:
     """What a row of the front stage and a slot of the stream table take, all told."""
     row = kept_rows.BYTES_PER_ROW + plan.front_heap_bytes / plan.front_rows
-    return row, NODE.itemsize + TupleLayout(shape).slot_bytes + queue_bytes + _heap_bytes(plan) + 1
+    return row, slot_bytes + TupleLayout(shape).slot_bytes + _heap_bytes(plan) + 1
 
 
 def _heap_bytes(plan: JoinPlan) -> float:

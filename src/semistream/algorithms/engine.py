@@ -411,13 +411,12 @@ class Engine:
         if plan.memory != self._budget.total:
             self._replace_budget(plan.memory)
         legacy, self._legacy = self._legacy if plan.front_rows else None, None
-        assembly = Assembly(
-            plan, self._master, shape, feed.buffer, self._budget, self._recorder, self._io, legacy
-        )
+        algorithm = BY_NAME[plan.algorithm]
+        parts = shape, feed.buffer, self._budget, self._recorder, self._io, legacy
+        assembly = Assembly(plan, algorithm.needs, self._master, *parts)
         widest = shape.tuple_bytes(shape.plain(first)) if first.num_rows else 0
         try:
-            algorithm = BY_NAME[plan.algorithm].assemble(assembly)
-            built = _Built(assembly, algorithm, widest, self._master.moment)
+            built = _Built(assembly, algorithm.assemble(assembly), widest, self._master.moment)
             if legacy is not None:
                 assembly.recall(legacy.learned)
             return built

@@ -11,6 +11,7 @@ from semistream.algorithms.assembly import Buildable
 from semistream.algorithms.chybridjoin import CHYBRIDJOIN
 from semistream.algorithms.cinlj import CINLJ
 from semistream.algorithms.cmeshjoin import CMESHJOIN
+from semistream.algorithms.demandjoin import DemandJoin
 from semistream.algorithms.hybridjoin import HybridJoin
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.meshjoin import MeshJoin
@@ -54,6 +55,7 @@ BY_NAME: dict[str, Buildable[Algorithm]] = {
     "cinlj": CINLJ,
     "cmeshjoin": CMESHJOIN,
     "chybridjoin": CHYBRIDJOIN,
+    "demandjoin": DemandJoin,
 }
 
 ALGORITHMS: tuple[str, ...] = tuple(BY_NAME)

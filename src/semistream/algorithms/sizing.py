@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import BudgetError
-from semistream.parts import arrival_queue, kept_rows, stream_buffer, stream_table
+from semistream.parts import arrival_queue, demand_table, kept_rows, stream_buffer, stream_table
 from semistream.parts.admission import TinyLfuRule
+from semistream.parts.demand_table import demand_bytes
 from semistream.parts.disk_buffer import disk_bytes
 from semistream.parts.frame_finder import searchable
 from semistream.parts.in_place import can_be_in_place, in_place_bytes
@@ -38,7 +39,11 @@ _MOST_ASKED_FOR = 4096
 _FEWEST_LOOK_UPS = 4
 _SETS_OF_R = 16
 """A set of look-ups is at most such a part of R: in larger ones tuples wait for each other."""
-_FOUND_SHARE = 40
+_FOUND_SHARE, _FOUND_SHARE_GROUPED = 40, 20
+"""A set of look-ups has one part in so many of the memory. Where tuples are grouped, more of them
+wait for each partition, and fewer partitions would have room in the same set."""
+_LITTLE_MEMORY = 2 << 20
+"""With less than this, slots are worth more than larger sets."""
 _MOST_FOUND = 1 << 20
 """Bytes of rows for waiting tuples that are read at a time: more would only wait."""
 _FEWEST_FOUND = 64
@@ -55,6 +60,8 @@ _MOST_ROWS_IN_PLACE = 16384
 """Rows that are found in place at a time: more share no further cost."""
 MOST_ELASTIC_SHARE = 0.6
 """What an elastic front stage may take of the memory."""
+MOST_PRICED_SHARE = 0.4
+"""What a front stage may take of the memory that is judged by its price."""
 _MOST_SKETCH = 16
 """Bytes per kept row that a sketch of frequencies takes at most."""
 _HEAP_SLACK = 1.5
@@ -77,6 +84,15 @@ class Needs:
     most_frames: int = 2
     front_share: float = 0.0
     look_ups: bool = False
+    grouped: bool = False
+    """Whether waiting tuples are grouped by partition, in a demand table."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a waiting tuple takes beside its columns, but for buckets."""
+        if self.grouped:
+            return demand_table.BYTES_PER_SLOT
+        return stream_table.BYTES_PER_SLOT + (arrival_queue.BYTES_PER_SLOT if self.queue else 0)
 
 
 class Sizing:
@@ -239,6 +255,8 @@ class Sizing:
         most = min(memory // 20, _LARGEST_LOOKED_UP)
         few = _SETS_OF_R * _FEWEST_LOOK_UPS
         while self._many and pages * 2 * few <= self._pages and frame(pages * 2) <= most:
+            if self._needs.grouped and self._at_once(memory, pages * 2) < 2:
+                break
             pages *= 2
         return pages
 
@@ -317,7 +335,11 @@ class Sizing:
         rows = options.get("front_rows", rows)
         rows = max(16, min(rows, self._master.row_count))
         admission = options.get("admission", "paper")
-        most = int(memory * MOST_ELASTIC_SHARE / row) if admission == "balance" else rows
+        most = rows
+        if admission == "balance":
+            most = int(memory * MOST_ELASTIC_SHARE / row)
+        elif self._needs.grouped:
+            most = max(rows, int(memory * MOST_PRICED_SHARE / row))
         return replace(
             plan,
             front_rows=rows,
@@ -335,11 +357,12 @@ class Sizing:
         if self._master.is_live:
             return self._set_partitions
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
-        if min(look_ups, self._found_rows(memory) / self._waiting_for(memory, pages)) < (
-            _FEWEST_LOOK_UPS
-        ):
-            return 0
-        return look_ups
+        fewest = 1 if self._needs.grouped else _FEWEST_LOOK_UPS
+        return look_ups if min(look_ups, self._at_once(memory, pages)) >= fewest else 0
+
+    def _at_once(self, memory: int, pages: int) -> float:
+        """About how many partitions of so many pages have room in a set."""
+        return self._found_rows(memory) / self._waiting_for(memory, pages)
 
     def _found_rows(self, memory: int) -> int:
         """Rows that a set of look-ups can find."""
@@ -348,13 +371,15 @@ class Sizing:
     def _waiting_for(self, memory: int, pages: int) -> float:
         """About how many tuples wait for a partition when it is read: twice the average."""
         slot = self._layout.slot_bytes + self._varying * _HEAP_SLACK
-        slot += stream_table.BYTES_PER_SLOT + arrival_queue.BYTES_PER_SLOT
+        slot += self._needs.slot_bytes
         return 2 * memory * _WAITING_SHARE / slot * pages / self._pages
 
     def _found_bytes(self, memory: int) -> int:
         """Bytes for the rows of a set of look-ups."""
         least = 2 * self._master.widest_row + 64 * self._set_partitions
-        return max(least, min(memory // _FOUND_SHARE, _MOST_FOUND))
+        large = self._needs.grouped and memory >= _LITTLE_MEMORY
+        share = _FOUND_SHARE_GROUPED if large else _FOUND_SHARE
+        return max(least, min(memory // share, _MOST_FOUND))
 
     def _kept_bytes(self, rows: float, stored_bytes: float) -> float:
         return kept_bytes(self._kept_schema, self._master.stored_schema, rows, stored_bytes)
@@ -387,6 +412,13 @@ class Sizing:
         return low
 
     def _waiting_parts(self, slots: int, plan: JoinPlan) -> dict[str, int]:
+        if self._needs.grouped:
+            # Without look-ups there is a group for tuples that have no partition.
+            groups = self._partitions(plan) + (not plan.look_ups)
+            # The index has the first code of each page.
+            fences = groups if plan.look_ups and plan.partition_pages > 1 else 0
+            sizes = slots, groups, fences, self._layout, self._heap(slots)
+            return {"stream table": demand_bytes(*sizes)}
         fenced = self._needs.fences and self._master.layout == "key"
         fences = self._partitions(plan) if fenced else 0
         cycle = 0 if self._needs.queue else max(self._partitions(plan), 1)

@@ -16,6 +16,7 @@ from semistream.algorithms.assembly import Assembly
 from semistream.algorithms.inlj import IndexNestedLoopJoin
 from semistream.algorithms.registry import Algorithm
 from semistream.errors import InternalError
+from semistream.parts.demand import DemandedTuples
 from semistream.parts.scan_window import ScanWindow
 from semistream.parts.shed_file import ShedFile
 from semistream.parts.shedding import Shedder, Shedding
@@ -83,14 +84,14 @@ class TimedDriver:
     def _room(self) -> int:
         """Tuples that the algorithm can take in now; without a stream table, a chunk."""
         waiting = self._algorithm.waiting
-        if isinstance(waiting, (WaitingTuples, ScanWindow)):
+        if isinstance(waiting, (WaitingTuples, ScanWindow, DemandedTuples)):
             return waiting.free
         return self._assembly.plan.stream_chunk_rows
 
     def _oldest(self) -> int | None:
         """When the longest-waiting tuple entered, in the recorder's microseconds."""
         waiting = self._algorithm.waiting
-        if len(waiting) and isinstance(waiting, (WaitingTuples, ScanWindow)):
+        if len(waiting) and isinstance(waiting, (WaitingTuples, ScanWindow, DemandedTuples)):
             return waiting.table.entered(waiting.oldest())
         return None
 

@@ -30,7 +30,10 @@ ADAPTIVE = "chybridjoin"
 """For a stream of which nothing is known: its front stage finds out and gives memory back."""
 FRUGAL = "inlj"
 """For an empty master and hardly any memory."""
-WORTHWHILE = ("chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin", "rmeshjoin")
+WORTHWHILE = (
+    *("demandjoin", "chybridjoin", "hybridjoin", "oxhybridjoin", "xhybridjoin", "cmeshjoin"),
+    "rmeshjoin",
+)
 """Those that are the best somewhere, as long as there is memory for any of them."""
 _LEAST_SAMPLE = 1000
 
@@ -68,7 +71,8 @@ class AutoPlanner:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
         try:
-            ranked = tuner.choose(memory, (ADAPTIVE,) if unknown else rivals(occasion.queued))
+            names = (ADAPTIVE,) if unknown else rivals(model, occasion.queued)
+            ranked = tuner.choose(memory, names)
         except BudgetError:
             ranked = tuner.choose(memory)
         return explained(tuner, ranked, basis, ())
@@ -87,9 +91,10 @@ def adaptive_plan(sizer: Sizer, options: Options, occasion: Occasion) -> JoinPla
         return sizer.sized(FRUGAL, options, occasion)
 
 
-def rivals(queued: bool) -> list[str]:
+def rivals(model: CostModel, queued: bool) -> list[str]:
     """The algorithms to choose from; if `queued`, those that have an arrival queue."""
-    return [name for name in WORTHWHILE if needs_of(name).queue or not queued]
+    names = [name for name in WORTHWHILE if name in model.candidates]
+    return [name for name in names if needs_of(name).queue or not queued]
 
 
 def final_plan(sizer: Sizer, chosen: JoinPlan, occasion: Occasion) -> JoinPlan:

@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
-from semistream.algorithms.registry import needs_of
-from semistream.algorithms.sizing import Sizing
+from semistream.algorithms.registry import ALGORITHMS, needs_of
+from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
-from semistream.parts import arrival_queue
+from semistream.parts.front_stage import RESTING_TURNS
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
-from semistream.parts.rebalancer import judged_rows
+from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
 from semistream.parts.result_columns import piece_rows
 from semistream.parts.row_arena import column_width
 from semistream.parts.steps import is_for_steps
@@ -38,6 +38,8 @@ from semistream.relation.frame import ALIGNMENT
 
 _LEARNED = 0.95
 """A front stage is judged while it still learns: it has this part of its final hit share then."""
+_MOST_MOVES = 64
+"""A front stage may go back and forth between two sizes; either is as good."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
@@ -116,6 +118,17 @@ class CostModel:
         self._direct = io == "direct"
         self._use_filter = use_filter
 
+    @property
+    def candidates(self) -> list[str]:
+        """The algorithms to choose from where none is named.
+
+        DEMANDJOIN reads fewer pages and takes more processor time, so it is for pages that are
+        waited for: past the operating system's cache, or far away. It needs to know each tuple's
+        page, which only key order tells without a read.
+        """
+        waits = self.master.layout == "key" and (self._direct or self.master.is_far)
+        return [name for name in ALGORITHMS if waits or not needs_of(name).grouped]
+
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
         needs = needs_of(algorithm)
@@ -131,18 +144,18 @@ class CostModel:
     def predict(self, plan: JoinPlan, options: Mapping[str, Any] | None = None) -> Prediction:
         """What a plan will do; `options` are those that it was made with."""
         needs = needs_of(plan.algorithm)
-        front = self._front(plan, arrival_queue.BYTES_PER_SLOT if needs.queue else 0)
+        front = self._front(plan, needs)
         if not needs.waiting:
             operations, waiting = self._look_ups(plan, front), 0.0
-        elif needs.queue:
-            operations, waiting = self._queue(plan, front)
+        elif needs.queue or needs.grouped:
+            operations, waiting = self._queue(plan, front, by_demand=needs.grouped)
         else:
             operations, waiting = self._scan(plan, front)
         made_with = dict(options or {})
         shrinks = front.rows < 0.9 * plan.front_rows
         return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, shrinks)
 
-    def _front(self, plan: JoinPlan, queue_bytes: int) -> _Front:
+    def _front(self, plan: JoinPlan, needs: Needs) -> _Front:
         """The front stage once memory has moved to where it pays."""
         if plan.admission == "pinned":
             hits = self.popularity.first(plan.pinned_partitions, plan.partition_pages)
@@ -150,7 +163,7 @@ class CostModel:
         if not plan.front_rows:
             return _Front(0, 0.0, plan.stream_slots)
         top, rows = self.popularity.top, plan.front_rows
-        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, queue_bytes)
+        row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, needs.slot_bytes)
         if not plan.stream_slots:
             turn = self.master.page_count
             return _Front(
@@ -158,8 +171,13 @@ class CostModel:
             )
         pool = rows * row_bytes + plan.stream_slots * slot_bytes
         most = rows * row_bytes / pool
-        while True:
-            judged = judged_rows(rows, _LEARNED * top(self._keys(rows)), row_bytes, pool, most)
+        for _ in range(_MOST_MOVES):
+            hits = _LEARNED * top(self._keys(rows))
+            if needs.grouped:
+                of_most = _LEARNED * top(self._keys(rows / 1.5))
+                judged = priced_rows(rows, hits, of_most, row_bytes, pool, MOST_PRICED_SHARE)
+            else:
+                judged = judged_rows(rows, hits, row_bytes, pool, most)
             if judged == rows:
                 break
             rows = judged
@@ -184,7 +202,7 @@ class CostModel:
             iterations=missed / TUPLES_PER_STEP,
         )
 
-    def _located(self, missed: float, chunk: int) -> float:
+    def _located(self, missed: float, chunk: float) -> float:
         """Locator pages per tuple, when each is read once for a chunk of tuples."""
         if self.master.layout == "key" or not missed:
             return 0.0
@@ -213,12 +231,15 @@ class CostModel:
         )
         return operations, per_step * cycle
 
-    def _queue(self, plan: JoinPlan, front: _Front) -> tuple[Operations, float]:
-        """HYBRIDJOIN and its kin: the steady state of stream table and queue."""
+    def _queue(self, plan: JoinPlan, front: _Front, *, by_demand: bool) -> tuple[Operations, float]:
+        """HYBRIDJOIN and its kin, DEMANDJOIN: the steady state of those who wait."""
         missed, pinned = 1 - front.hits, plan.pinned_partitions
         at_once = self.popularity.first(plan.pinned_in_disk_buffer, plan.partition_pages)
         shares = self.popularity.shares(plan.partition_pages, self._top(plan, front), pinned)
         together = 1.0
+        if by_demand and self.master.layout != "key":
+            # They are filled by halves.
+            front = front._replace(slots=front.slots * 3 // 4)
         if not missed:
             state = SteadyState(0.0, 0.0, 0.0)
         elif not len(shares.of_one):
@@ -226,10 +247,11 @@ class CostModel:
             return self._all_pinned(plan)
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
-            state = steady_state(entering, front.slots, 1, at_once)
-            together = self._together(plan, front, missed, state)
+            state = steady_state(entering, front.slots, 1, at_once, by_demand=by_demand)
+            together = self._together(plan, front, missed, state, by_demand)
             if together > 1:
-                state = steady_state(entering, front.slots, round(2 * together), at_once)
+                sets = round(2 * together)
+                state = steady_state(entering, front.slots, sets, at_once, by_demand=by_demand)
         reads = missed * state.reads
         if plan.look_ups and reads:
             # A partition with more wanted rows than a set has room for is read again for the rest.
@@ -246,30 +268,48 @@ class CostModel:
                 "batched_bytes": read["bytes_read"],
                 "batched_codes": probes,
             }
+        elif by_demand:
+            # Tuples look for their rows, and for their page when they come.
+            probes = missed
+        compiled = {} if by_demand else self._compiled(plan, front, reads)
+        located = reads
+        if by_demand and reads:
+            # Half of the slots are filled at a time, with chunks of the stream.
+            located = self._located(missed, min(plan.stream_chunk_rows, front.slots / 2 / missed))
         operations = Operations(
             **read,
-            index_pages_read=0.0 if in_key_order else reads,
+            index_pages_read=0.0 if in_key_order else located,
             probes=probes,
-            hash_probes=0.0 if in_key_order else probes,
+            hash_probes=0.0 if in_key_order or by_demand else probes,
             partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
-            **self._tuples(plan, missed),
+            **self._tuples(plan, missed, self._is_idle(front, plan)),
             iterations=reads / together,
-            **self._compiled(plan, front, reads),
+            **compiled,
         )
         return operations, state.waiting
 
-    def _together(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
-        """Partitions that are looked up at once: as many as asked for, or as have room."""
+    def _together(
+        self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState, by_demand: bool
+    ) -> float:
+        """Partitions that are looked up at once: as many as asked for, or as have room.
+
+        DEMANDJOIN counts tuples, not codes, and leaves a partition out that has no room as a whole.
+        """
         if not plan.look_ups or not state.reads or not front.slots:
             return 1.0
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+        if by_demand:
+            room = rows * state.reads
+            # The last one seldom fits, the less so the larger partitions are beside the room.
+            return max(1.0, min(plan.look_ups, room - 1.3 / max(room, 1.0)))
         codes = max(self._codes(plan, front, missed, state), 1e-12)
         return max(1.0, min(plan.look_ups, rows * state.reads / codes))
 
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
         # A code first comes at any time of its partition's wait, and few partitions wait longest.
-        return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / 3)
+        part = 1.8 if needs_of(plan.algorithm).grouped else 3
+        return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / part)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:
         """X-HYBRIDJOIN with all of R in memory, probed with each full stream table."""
@@ -286,17 +326,28 @@ class CostModel:
         """How many of the most frequent keys never reach the disk; pinned ones count apart."""
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
-    def _tuples(self, plan: JoinPlan, missed: float) -> dict[str, float]:
-        """What is done for each stream tuple, and for each that misses the front stage."""
-        return self._arrival(plan) | {"appends": missed, "deletes": missed}
+    def _is_idle(self, front: _Front, plan: JoinPlan) -> bool:
+        """Whether the front stage rests in most turns."""
+        if not needs_of(plan.algorithm).grouped or front.hits >= 2 * LEAST_SHARE:
+            return False
+        row_bytes, slot_bytes = exchanged_bytes(
+            plan, self.shape, needs_of(plan.algorithm).slot_bytes
+        )
+        row_share = front.rows * row_bytes
+        return row_share <= LEAST_SHARE * (row_share + front.slots * slot_bytes)
 
-    def _arrival(self, plan: JoinPlan) -> dict[str, float]:
+    def _tuples(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
+        """What is done for each stream tuple, and for each that misses the front stage."""
+        return self._arrival(plan, is_idle) | {"appends": missed, "deletes": missed}
+
+    def _arrival(self, plan: JoinPlan, is_idle: bool = False) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
         rows_per_key = self.master.row_count / self.popularity.keys
         always = {"stream_reads": 1.0, "outputs": rows_per_key}
         if not plan.front_rows:
             return always
-        return always | {"front_probes": 1.0, "front_chunks": 1 / plan.stream_chunk_rows}
+        met = 1 / (1 + RESTING_TURNS) if is_idle else 1.0
+        return always | {"front_probes": met, "front_chunks": met / plan.stream_chunk_rows}
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""

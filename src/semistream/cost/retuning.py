@@ -177,7 +177,7 @@ class RetuningPlanner:
         use_filter, factors = self._sizer.use_filter, self._scaled()
         model = CostModel(self._master, shape, first, skew, factors, self._io, use_filter)
         tuner = Tuner(model, self._options)
-        names = rivals(occasion.queued) if self.name == AUTO else [self.name]
+        names = rivals(model, occasion.queued) if self.name == AUTO else [self.name]
         rate = self._arrival_rate()
         if rate is not None:
             try:

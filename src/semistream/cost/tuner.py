@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from semistream.algorithms.registry import ALGORITHMS, needs_of
+from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.model import CostModel
 from semistream.cost.prediction import Prediction
@@ -22,8 +22,8 @@ _PINNED_SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 /
 _FRONT_PERCENTS = (2, 4, 8, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
 _LOOK_UPS = (0, 4, 8, 16, 32, 64)
 _PROMISING = (
-    *("chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin", "rmeshjoin"),
-    *("meshjoin", "cinlj", "inlj"),
+    *("demandjoin", "chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin"),
+    *("rmeshjoin", "meshjoin", "cinlj", "inlj"),
 )
 """The order in which `cheapest` tries them: after a good plan most others can be skipped."""
 _ROUNDS = 3
@@ -68,9 +68,9 @@ class Tuner:
                 break
         return found
 
-    def choose(self, memory: int, algorithms: Iterable[str] = ALGORITHMS) -> list[Prediction]:
+    def choose(self, memory: int, algorithms: Iterable[str] | None = None) -> list[Prediction]:
         """The best plans of all algorithms that the memory is enough for, the fastest first."""
-        names = list(algorithms)
+        names = self.model.candidates if algorithms is None else list(algorithms)
         tuned = (self._tuned(name, memory) for name in names)
         found = [prediction for prediction in tuned if prediction is not None]
         if not found:
@@ -104,11 +104,12 @@ class Tuner:
                 found, high = tried, middle
         return found
 
-    def cheapest(self, rate: float, algorithms: Iterable[str] = ALGORITHMS) -> Prediction:
+    def cheapest(self, rate: float, algorithms: Iterable[str] | None = None) -> Prediction:
         """The plan that reaches a rate with the least memory of all."""
         best: Prediction | None = None
         most: dict[str, float] = {}
-        for algorithm in sorted(algorithms, key=_PROMISING.index):
+        names = self.model.candidates if algorithms is None else algorithms
+        for algorithm in sorted(names, key=_PROMISING.index):
             # Skip algorithms that do not reach the rate with less memory than the best so far.
             if best and not self._reaching(algorithm, int(best.plan.memory / _CLOSE), rate):
                 continue

@@ -53,6 +53,19 @@ class Partition:
         codes: NDArray[np.int64] = self.codes[candidates["first"]]
         return codes
 
+    def take(self, rows: NDArray[np.int32]) -> pa.RecordBatch:
+        """Some of the rows."""
+        return self.batch.take(to_arrow(rows))
+
+    @property
+    def partial_codes(self) -> list[int]:
+        """The codes that cross an edge of this partition, each once."""
+        head, tail = (
+            self.codes[: min(self.start, 1)],
+            self.codes[max(self.stop, len(self.codes) - 1) :],
+        )
+        return sorted({*head.tolist(), *tail.tolist()})
+
     def partial_rows(self, code: int) -> tuple[int, int]:
         """The rows (first, behind last) of a code that crosses this partition's edge, if here."""
         if self.start > 0 and self.codes[0] == code:

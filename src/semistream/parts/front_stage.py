@@ -36,6 +36,8 @@ from semistream.parts.row_arena import Chosen, LaidOut
 from semistream.parts.stream_buffer import Arrivals
 
 _CANDIDATES = 1024
+RESTING_TURNS = 7
+"""A front stage that answers next to nothing looks at the stream in one turn of eight."""
 _BYTES_PER_CODE = 48
 """A code with its frequency, and what sorting both by place takes."""
 
@@ -71,6 +73,8 @@ class FrontStage:
         self._looked_up = self._looked_up_before = self._looked_up_at_tick = 0
         self._hits_before = recorder.front_hits
         self.rebalancer: Rebalancer | None = None
+        self._rests = 0
+        """Turns for which nobody is asked, since hardly any tuple is answered."""
 
     def restart(self) -> None:
         """Another stream begins: what is kept stays, the counters start from what they are now."""
@@ -90,6 +94,8 @@ class FrontStage:
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """A partition was probed with these pairs' rows: its frequent keys may come in."""
         self.pass_time()
+        if self._rests:
+            return
         found = kernels.frequent_codes(
             rows,
             partition.codes,
@@ -104,7 +110,7 @@ class FrontStage:
     def offer_found(self, look_ups: LookUpSet) -> None:
         """Rows were looked up for waiting tuples: those of frequent keys may come in."""
         self.pass_time()
-        candidates = look_ups.candidates(self.rule.threshold)
+        candidates = look_ups.candidates(np.inf if self._rests else self.rule.threshold)
         if len(candidates):
             self._consider(look_ups, candidates)
 
@@ -146,6 +152,10 @@ class FrontStage:
     def answer(self, arrivals: Arrivals) -> Generator[Arrivals, None, Arrivals]:
         """Stage the hits among the arrivals; the misses are returned."""
         self.rule.arrived(arrivals.codes)
+        if self._rests:
+            self._looked_up += len(arrivals.codes)
+            yield arrivals.between(0, 0)
+            return arrivals.keyed()
         output, count = self._output, len(arrivals.codes)
         pairs, nothing = output.pairs, arrivals.between(0, 0).keyed()
         missed = np.ones(count, np.bool_)
@@ -259,6 +269,12 @@ class FrontStage:
 
     def _tick(self) -> None:
         kept = self.kept
+        if self._rests:
+            self._ticks += 1
+            if self._ticks % TICKS_PER_TURN == 0:
+                self._rests -= 1
+                self._hit_ratio(turned=True)
+            return
         # Keys that nobody asks for any more count as room: the hot set has moved.
         idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
         full = self._free_rows + idle <= kept.capacity // 50
@@ -274,7 +290,10 @@ class FrontStage:
             if leaving.any():
                 kept.evict(firsts[leaving])
         if self.rebalancer is not None:
-            self.rebalancer.tick(self._hit_ratio(turned), self._crowded, turned)
+            hit_ratio = self._hit_ratio(turned)
+            self.rebalancer.tick(hit_ratio, self._crowded, turned)
+            if turned and hit_ratio is not None and self.rebalancer.is_idle(hit_ratio):
+                self._rests = RESTING_TURNS
         self._crowded = False
 
     def _hit_ratio(self, turned: bool) -> float | None:

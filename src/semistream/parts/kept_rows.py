@@ -121,6 +121,11 @@ class KeptRows:
         hits = self.chains.nodes["stamp"][firsts]
         return np.asarray(np.maximum(self._frequency[firsts], hits), np.float64)
 
+    def share_of_most(self, part: float) -> float:
+        """The share of all hits that the most frequent `part` of the keys has."""
+        hits = np.sort(self.frequency(self.keys()))[::-1]
+        return float(hits[: int(len(hits) * part)].sum() / max(hits.sum(), 1.0))
+
     def key_bytes(self, firsts: Slots) -> Floats:
         """Bytes that each key takes with all its rows."""
         return self._key_bytes[firsts].astype(np.float64)

@@ -10,6 +10,9 @@ settle (`want`), then a finder lays out the rows of these codes. After that it i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -19,7 +22,6 @@ from semistream.kernels.pages import DONE, FoundRows, Wanted
 from semistream.kernels.rows import GRANULE
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.row_arena import LaidOut, RowBlock
-from semistream.parts.stream_table import StreamTable
 from semistream.relation import MasterTable
 from semistream.row_bytes import Sizes
 
@@ -41,6 +43,17 @@ def most_rows(master: MasterTable, found_bytes: int, most: int) -> tuple[int, in
     average = int(master.pages.length.sum()) // max(master.row_count, 1) + GRANULE
     rows = max(1, rest // (average + average // 8 + _BYTES_PER_ROW))
     return rest - rows * _BYTES_PER_ROW, rows
+
+
+class CodesByRegion(Protocol):
+    """A stream table that knows which codes wait for a partition."""
+
+    def codes_in(self, regions: Codes, low: Codes, high: Codes, codes: Codes, ends: Codes) -> int:
+        """Write the codes that wait in regions, each within its low..high; for how many regions.
+
+        The codes of region i end before `ends[i]`. Where `codes` has no room for all codes of a
+        region, the region is left out; only of the first some are written.
+        """
 
 
 class LookUpSet:
@@ -72,7 +85,7 @@ class LookUpSet:
             used=np.zeros(3, np.int64),
         )
 
-    def want(self, partitions: Codes, table: StreamTable) -> None:
+    def want(self, partitions: Codes, table: CodesByRegion) -> None:
         """Look up the codes that wait for these partitions, or for as many as have room.
 
         Partition i of R is region i of the stream table.
@@ -127,6 +140,19 @@ class LookUpSet:
     def waits(self) -> Numbers:
         """How many tuples wait for each of these codes; written by whoever joins its rows."""
         return self._waits[: self.found.used[DONE]]
+
+    def left_over(self) -> Iterator[tuple[int, int]]:
+        """Partitions and codes of theirs that may wait, and that such a set cannot settle.
+
+        That is a key that crosses into the partition from the one before, and a key whose rows
+        alone have no room.
+        """
+        for partition in self.partitions.tolist():
+            page = partition * self._per_partition
+            if self._index.crossed(page):
+                yield partition, int(self._index.first[page])
+        if not len(self.codes) and self.wanted.ends[0]:
+            yield int(self.partitions[0]), int(self.wanted.codes[0])
 
     def sizes(self, rows: Numbers) -> Sizes:
         """Bytes that some rows take in Arrow memory, at most."""

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.frame_finder import FrameFinder, ReadCounts, finder_bytes
 from semistream.parts.join_shape import JoinShape
-from semistream.parts.look_up_set import Codes, LookUpSet
+from semistream.parts.look_up_set import Codes, CodesByRegion, LookUpSet
 from semistream.parts.row_finder import RowFinder, row_finder_bytes
-from semistream.parts.waiting import WaitingTuples
 from semistream.relation import MasterTable
 
 _AT_ONCE = 2
@@ -37,6 +38,20 @@ def look_up_bytes(master: MasterTable, partition_pages: int, found_bytes: int) -
     else:
         finder = finder_bytes(master, partition_pages, _AT_ONCE, found_bytes)
     return finder + (_AT_ONCE + 1) * found_bytes + partitions
+
+
+class Waiting(Protocol):
+    """Tuples that wait, and know which partitions are to be read for them."""
+
+    @property
+    def table(self) -> CodesByRegion:
+        """Where they wait."""
+
+    def next_regions(self, marked: NDArray[np.uint8], most: int, most_tuples: int) -> Codes:
+        """At most `most` regions to be read next, for about `most_tuples`.
+
+        Regions that are marked are passed over, and those returned are marked.
+        """
 
 
 class LookUps:
@@ -75,7 +90,7 @@ class LookUps:
         self._ahead: deque[tuple[LookUpSet, Future[ReadCounts]]] = deque()
         self._recorder = recorder
 
-    def take(self, waiting: WaitingTuples) -> LookUpSet:
+    def take(self, waiting: Waiting) -> LookUpSet:
         """The set that was begun first; others are begun, to be found while it is joined."""
         self._begin(waiting)
         look_ups, found = self._ahead.popleft()
@@ -108,13 +123,15 @@ class LookUps:
         self._threads.shutdown()
         self._finder.close()
 
-    def _begin(self, waiting: WaitingTuples) -> None:
-        """Begin sets for the longest-waiting tuples, as many as are found at once."""
+    def _begin(self, waiting: Waiting) -> None:
+        """Begin sets for the partitions to be read next, as many as are found at once."""
         while len(self._ahead) < _AT_ONCE:
-            partitions = waiting.oldest_regions(self._under_way, self._most)
+            look_ups = self._free[0]
+            most_codes = len(look_ups.wanted.codes)
+            partitions = waiting.next_regions(self._under_way, self._most, most_codes)
             if not len(partitions):
                 return
-            look_ups = self._free.popleft()
+            self._free.popleft()
             look_ups.want(partitions, waiting.table)
             self._under_way[partitions[len(look_ups.partitions) :]] = 0
             self._ahead.append((look_ups, self._threads.submit(self._finder.find, look_ups)))

@@ -8,6 +8,11 @@ Whether the front stage pays can be told without a model. Pages read per arrivin
 (1 - h) / n, with h the hit ratio and n the slots; giving the front stage's share s of the pool
 to the table makes them 1 / (n / (1 - s)). So the front stage pays exactly while h > s.
 
+That judges a share as a whole. With a price, what judges it is its edge: by how much the hit ratio
+would fall if the front stage had only the more frequent two thirds of its rows, and so about by how
+much it would rise if it had half as many again. A row, a slot and a byte of either have the same
+value then, and there is no share to choose.
+
 Slots cannot be taken from waiting tuples: the table is told to give out none beyond its new
 end, and only when the last tuple there has left does the memory move.
 """
@@ -17,9 +22,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from semistream.budget import MemoryBudget
+from semistream.parts.demand_table import DemandTable
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows
 from semistream.parts.stream_table import StreamTable
 
+LEAST_SHARE = 1 / 128
+"""A front stage with no more than that is not made smaller."""
+_CAUTION = 0.8
+"""The next rows are less frequent than the last: they answer about so much of what those do."""
 _STEPS = 64
 """An elastic front stage grows and shrinks by the pool's bytes divided by this."""
 
@@ -32,10 +42,34 @@ def judged_rows(
     Half of them while it does not pay, twice as many while it pays well, up to its most.
     """
     share = rows * row_bytes / pool
-    if hit_ratio < share and share > 1 / 128:
+    if hit_ratio < share and share > LEAST_SHARE:
         return rows // 2
     if hit_ratio > 2 * share and share * 1.1 < most_share:
         return int(min(rows * 2, most_share * pool / row_bytes))
+    return rows
+
+
+def priced_rows(
+    rows: int, hits: float, hits_of_most: float, row_bytes: float, pool: float, most_share: float
+) -> int:
+    """How many rows a front stage should have, by what its least frequent rows are worth.
+
+    The more frequent two thirds of the rows answer `hits_of_most`. Two thirds as many while that
+    saves reads, half as many again while that seems to, up to its most; a quarter while they
+    answer next to nothing.
+    """
+    share = rows * row_bytes / pool
+    if not 0 < share < 1:
+        return rows
+    if hits < share / 4 and share > LEAST_SHARE:
+        return rows // 4
+    reads = (1 - hits) / (1 - share)
+    if share > LEAST_SHARE and (1 - hits_of_most) / (1 - share / 1.5) < reads:
+        return int(rows / 1.5)
+    more = min(1.5 * share, most_share)
+    gained = _CAUTION * (hits - hits_of_most) * (more / share - 1) / 0.5
+    if more > 1.1 * share and (1 - hits - gained) / (1 - more) < reads:
+        return int(more * pool / row_bytes)
     return rows
 
 
@@ -64,18 +98,20 @@ class Rebalancer:
         self,
         budget: MemoryBudget,
         kept: KeptRows,
-        table: StreamTable,
+        table: StreamTable | DemandTable,
         owner: SlotOwner,
         row_bytes: float,
         slot_bytes: float,
         slot_heap_bytes: float,
         most_share: float,
         elastic: bool,
+        priced: bool = False,
     ) -> None:
         """`row_bytes` and `slot_bytes` are what a row here and a slot there take, all told.
 
-        `elastic`: the front stage takes what it asks for, up to `most_share`; otherwise it
-        has at most that and less when it does not pay.
+        `elastic`: the front stage takes what it asks for, up to `most_share`; `priced`: what is
+        worth its price, up to that; otherwise it has at most what it begins with, and less when
+        it does not pay.
         """
         self._budget = budget
         self._kept = kept
@@ -86,8 +122,9 @@ class Rebalancer:
         self._slot_bytes = slot_bytes
         self._slot_heap = slot_heap_bytes
         self._pool = kept.capacity * row_bytes + table.capacity * slot_bytes
-        self._most = most_share if elastic else self.share_of(kept.capacity)
+        self._most = most_share if elastic or priced else self.share_of(kept.capacity)
         self._elastic = elastic
+        self._priced = priced
         self._wanted: int | None = None
 
     @property
@@ -112,6 +149,10 @@ class Rebalancer:
         elif turned and hit_ratio is not None:
             self._judge(hit_ratio)
 
+    def is_idle(self, hit_ratio: float) -> bool:
+        """Whether a front stage with a price has shrunk to its least, and answers no more."""
+        return self._priced and self.share <= LEAST_SHARE and hit_ratio < 2 * LEAST_SHARE
+
     def _follow(self, crowded: bool, idle: bool) -> None:
         """Give the front stage what it asks for; take back what it leaves empty or wastes."""
         step = self._pool / _STEPS / self._row_bytes
@@ -131,7 +172,11 @@ class Rebalancer:
         was_full, self._owner.was_full = self._owner.was_full, False
         if not was_full:
             return
-        better = judged_rows(rows, hit_ratio, row_bytes, self._pool, self._most)
+        if self._priced:
+            of_most = hit_ratio * self._kept.share_of_most(2 / 3)
+            better = priced_rows(rows, hit_ratio, of_most, row_bytes, self._pool, self._most)
+        else:
+            better = judged_rows(rows, hit_ratio, row_bytes, self._pool, self._most)
         if better < rows:
             self._shrink_front(better)
         elif better > rows:

@@ -13,6 +13,7 @@ range can be found, also the ones whose key turns out not to exist.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from semistream.kernels.step_state import Waiting, Window
 from semistream.metrics import Recorder
 from semistream.parts.output import Pairs
 from semistream.parts.tuple_store import TupleLayout, TupleStore
+from semistream.parts.tuple_table import TupleTable
 
 BYTES_PER_SLOT = NODE.itemsize
 """Code, three links, and the time of entry with the matched flag."""
@@ -51,7 +53,7 @@ def table_bytes(
     return capacity * per_slot + buckets * BYTES_PER_BUCKET + fences * 8 + heap_bytes + scratch
 
 
-class StreamTable:
+class StreamTable(TupleTable):
     """Tuples by slot and by code. The slots are chosen by whoever keeps their order."""
 
     def __init__(
@@ -74,14 +76,13 @@ class StreamTable:
         own = table_bytes(capacity, len(fences), layout, heap_bytes, cycle)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
         self._grant = grant
-        self.store = TupleStore(layout, capacity, heap_bytes, grant)
+        scratch = min(_SCRATCH, max(capacity, 1))
+        super().__init__(TupleStore(layout, capacity, heap_bytes, grant), scratch, recorder)
         self.capacity = capacity
         self._fences = fences
         self._bits = bits
-        self._recorder = recorder
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
-        self._lonely = np.empty(min(_SCRATCH, max(capacity, 1)), np.int32)
-        self._removed = np.empty(0 if cycle else len(self._lonely), np.int32)
+        self._removed = np.empty(0 if cycle else scratch, np.int32)
         self.entered_at = np.zeros(cycle, np.int32)
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
@@ -107,6 +108,12 @@ class StreamTable:
         return Window(chains, fences, bits, ring, self._lonely, self._lonely, w)
 
     @property
+    def nodes(self) -> NDArray[Any]:
+        """The nodes, by slot."""
+        nodes: NDArray[Any] = self.chains.nodes
+        return nodes
+
+    @property
     def clustered(self) -> bool:
         """Whether buckets follow the master's key order."""
         return len(self._fences) > 0
@@ -119,14 +126,6 @@ class StreamTable:
         kernels.insert(self.chains, self._fences, self._bits, codes, slots, now)
         self.store.put(slots, batch)
         self._recorder.appends += len(slots)
-
-    def code(self, slot: int) -> int:
-        """The code of the tuple in `slot`."""
-        return int(self.chains.nodes[slot]["code"])
-
-    def entered(self, slot: int) -> int:
-        """When the tuple in `slot` entered, as `Recorder.micros` counts."""
-        return int(self.chains.nodes[slot]["stamp"]) & 0xFFFFFFFE
 
     def pairs(
         self,
@@ -214,26 +213,12 @@ class StreamTable:
         codes: NDArray[np.int64],
         ends: NDArray[np.int64],
     ) -> int:
-        """Write the codes that wait in regions, each within its low..high; for how many regions.
-
-        The codes of region i end before `ends[i]`. Where `codes` has no room for all codes of a
-        region, the region is left out; only of the first some are written.
-        """
+        """See `CodesByRegion`."""
         return kernels.codes_in_regions(self.chains, self._bits, regions, low, high, codes, ends)
 
     def region(self, code: int) -> int:
         """The region whose buckets hold `code`. O(log regions)."""
         return int(kernels.region_of(self._fences, code))
-
-    def gather(self, slots: NDArray[np.int32]) -> pa.RecordBatch:
-        """The tuples in `slots`, copied."""
-        codes = np.empty(len(slots), np.int64)
-        kernels.gather_codes(self.chains.nodes, slots, codes)
-        return self.store.gather(slots, codes)
-
-    def mark_matched(self, slots: NDArray[np.int32]) -> None:
-        """These tuples have found a master row."""
-        kernels.mark_matched(self.chains.nodes, slots)
 
     def remove_ranges(
         self, regions: NDArray[np.int64], lows: NDArray[np.int64], highs: NDArray[np.int64]
@@ -263,27 +248,6 @@ class StreamTable:
         """Unlink the longest-waiting tuples, given oldest first."""
         if not kernels.remove_oldest_of_code(self.chains, self._fences, self._bits, slots):
             raise InternalError("A tuple expired before an older one of its key.")
-
-    def finish(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Count unlinked tuples as finished; returns those that found no master row.
-
-        Their columns stay readable until `release`.
-        """
-        recorder = self._recorder
-        lonely = self._lonely if len(slots) <= len(self._lonely) else np.empty_like(slots)
-        bins = recorder.processing.bins
-        unmatched, waited = kernels.finish(
-            self.chains.nodes, slots, recorder.micros(), bins, lonely
-        )
-        recorder.joined += len(slots) - unmatched
-        recorder.unmatched += unmatched
-        recorder.deletes += len(slots)
-        recorder.processing.add_counted(waited)
-        return lonely[:unmatched]
-
-    def release(self, slots: NDArray[np.int32]) -> None:
-        """The columns of finished tuples are needed no more."""
-        self.store.release(slots)
 
     def waiting(self) -> dict[int, list[int]]:
         """Code → slots in the order of the chain. O(n), for checks."""

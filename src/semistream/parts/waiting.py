@@ -26,6 +26,7 @@ from semistream.parts.look_up_set import LookUpSet
 from semistream.parts.output import Output
 from semistream.parts.stream_buffer import Arrivals, TupleSource
 from semistream.parts.stream_table import StreamTable
+from semistream.parts.tuple_table import TupleTable
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -43,7 +44,39 @@ class Observer(Protocol):
         """Waiting tuples matched the rows of these look-ups."""
 
 
-class Prober:
+class Sender:
+    """Sends waiting tuples out with their rows, and lets go of those that are done."""
+
+    def __init__(
+        self, shape: JoinShape, table: TupleTable, output: Output, recorder: Recorder
+    ) -> None:
+        """For the tuples of one table."""
+        self._shape = shape
+        self._tuples = table
+        self._output = output
+        self._recorder = recorder
+
+    def finish(self, slots: NDArray[np.int32]) -> Batches:
+        """Unlinked tuples are done: those that never matched go out as unmatched."""
+        lonely = self._tuples.finish(slots)
+        if len(lonely) and self._shape.how == "left":
+            most = len(self._output.pairs.tuples)
+            for start in range(0, len(lonely), most):
+                part = self._tuples.gather(lonely[start : start + most])
+                yield from self._output.unmatched(part)
+        self._tuples.release(slots)
+
+    def join(self, slots: NDArray[np.int32], master: pa.RecordBatch) -> Batches:
+        """The i-th tuple with the i-th master row; codes that are no keys may not agree."""
+        stream = self._tuples.gather(slots)
+        stream, master, slots = self._shape.true_pairs(stream, master, slots)
+        if not self._shape.codec.exact:
+            self._tuples.mark_matched(slots)
+        self._recorder.matches += len(slots)
+        yield from self._output.matched(stream, master)
+
+
+class Prober(Sender):
     """Pairs waiting tuples with the rows of a partition and sends the pairs out."""
 
     def __init__(
@@ -55,11 +88,9 @@ class Prober:
         observer: Observer | None = None,
     ) -> None:
         """For the tuples of one stream table; the observer is told which rows matched."""
-        self._observer = observer
-        self._shape = shape
+        super().__init__(shape, table, output, recorder)
         self._table = table
-        self._output = output
-        self._recorder = recorder
+        self._observer = observer
 
     def probe(self, partition: Partition, region: int, start: int, stop: int) -> Batches:
         """Output r ⋈ H for rows start..stop of the partition; marks the tuples that matched."""
@@ -72,7 +103,7 @@ class Prober:
                 self._observer.offer(partition, rows)
             for begin, end in output.cuts(count, partial(partition.sizes, rows)):
                 master = partition.batch.take(to_arrow(rows[begin:end]))
-                yield from self._join(pairs.tuples[begin:end], master)
+                yield from self.join(pairs.tuples[begin:end], master)
 
     def probe_found(self, look_ups: LookUpSet) -> Batches:
         """Output r ⋈ H for rows that were looked up; marks the tuples that matched."""
@@ -82,27 +113,9 @@ class Prober:
         for count in self._table.found_pairs(*found, pairs, self._shape.codec.exact):
             rows = pairs.rows[:count]
             for begin, end in output.cuts(count, partial(look_ups.sizes, rows)):
-                yield from self._join(pairs.tuples[begin:end], look_ups.take(rows[begin:end]))
+                yield from self.join(pairs.tuples[begin:end], look_ups.take(rows[begin:end]))
         if self._observer is not None:
             self._observer.offer_found(look_ups)
-
-    def finish(self, slots: NDArray[np.int32]) -> Batches:
-        """Unlinked tuples are done: those that never matched go out as unmatched."""
-        lonely = self._table.finish(slots)
-        if len(lonely) and self._shape.how == "left":
-            most = len(self._output.pairs.tuples)
-            for start in range(0, len(lonely), most):
-                part = self._table.gather(lonely[start : start + most])
-                yield from self._output.unmatched(part)
-        self._table.release(slots)
-
-    def _join(self, slots: NDArray[np.int32], master: pa.RecordBatch) -> Batches:
-        stream = self._table.gather(slots)
-        stream, master, slots = self._shape.true_pairs(stream, master, slots)
-        if not self._shape.codec.exact:
-            self._table.mark_matched(slots)
-        self._recorder.matches += len(slots)
-        yield from self._output.matched(stream, master)
 
 
 class WaitingTuples:
@@ -209,7 +222,9 @@ class WaitingTuples:
             settled = self.table.remove_codes(partition.codes[partition.start : partition.stop])
         yield from self._finish(settled)
 
-    def oldest_regions(self, marked: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+    def next_regions(
+        self, marked: NDArray[np.uint8], most: int, most_tuples: int
+    ) -> NDArray[np.int64]:
         """At most `most` regions in which tuples wait, the longest-waiting tuple's first.
 
         Regions that are marked are passed over, and those returned are marked.
@@ -259,7 +274,7 @@ class WaitingTuples:
 
 
 def put_back_excess(
-    arrivals: Arrivals, table: StreamTable, stream: TupleSource, waiting: int
+    arrivals: Arrivals, table: TupleTable, stream: TupleSource, waiting: int
 ) -> int:
     """Put back the arrivals for which the table has no room; returns how many there are left."""
     count = table.store.how_many_fit(arrivals.batch)

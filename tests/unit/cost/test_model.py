@@ -45,6 +45,8 @@ CASES: Cases = [
     ("chybridjoin", "key", 0.5, 0.10, {}),
     ("chybridjoin", "key", 1.0, 0.20, {"front_percent": 25}),
     ("chybridjoin", "given", 1.0, 0.10, {}),
+    ("demandjoin", "key", 0.0, 0.10, {"look_ups": 8}),
+    ("demandjoin", "key", 1.0, 0.20, {"look_ups": 8, "partition_pages": 1}),
 ]
 
 
@@ -172,3 +174,27 @@ def test_waiting_follows_littles_law(masters: dict[str, ss.MasterTable]) -> None
     predicted = model(masters["key"], 0.0).planned("rmeshjoin", 512 << 10)
     assert predicted.waiting == pytest.approx(predicted.plan.stream_slots)
     assert predicted.wait_seconds * predicted.rate == pytest.approx(predicted.waiting)
+
+
+def test_demand_needs_fewer_reads_than_age_for_as_many_who_wait() -> None:
+    even = Shares(np.full(100, 0.01), np.ones(100))
+    skewed = Shares(np.sort(np.random.default_rng(3).dirichlet(np.full(200, 0.3))), np.ones(200))
+    for shares in (even, skewed):
+        by_age = steady_state(shares, 2_000)
+        by_demand = steady_state(shares, 2_000, by_demand=True)
+        assert by_demand.waiting == pytest.approx(by_age.waiting, rel=0.05)
+        assert by_demand.reads <= by_age.reads * (1 + 1e-9)
+    assert by_demand.reads < 0.9 * by_age.reads
+    # Equal partitions have one T, whatever is asked for.
+    one, other = (steady_state(even, 2_000, by_demand=demand).reads for demand in (False, True))
+    assert one == pytest.approx(other)
+
+
+def test_demandjoin_is_chosen_only_where_pages_are_waited_for(
+    masters: dict[str, ss.MasterTable],
+) -> None:
+    sample = next(sales(1000, ZipfKeys(1000, 1.0, seed=1), 1000, batch_rows=1000))
+    shape = JoinShape(sample.schema, masters["key"], "product_id", "inner", None)
+    for io, is_there in (("direct", True), ("unmapped", False), ("buffered", False)):
+        some = CostModel(masters["key"], shape, sample, Skew(1.0), FACTORS, io)
+        assert ("demandjoin" in some.candidates) == is_there

@@ -73,7 +73,8 @@ def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
     assert around
     # Of a scan with a front stage the model expects more hits than come (here 70 % against 64 %),
     # the more the larger its partitions are.
-    near = 0.9 if algorithm == "cmeshjoin" else 0.98
+    # That of demandjoin still moves while it is counted.
+    near = {"cmeshjoin": 0.9, "demandjoin": 0.95}.get(algorithm, 0.98)
     assert tuned.priced >= near * max(point.priced for point in around)
 
 
