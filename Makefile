@@ -39,7 +39,8 @@ recovery: $(STAMP) ## Kill drivers, executors and workers of a running pipeline,
 
 services-test: $(STAMP) ## Start Kafka, PostgreSQL, MariaDB and an S3 server on loopback, and test with them
 	$(BIN)/python -m tests.services install
-	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services -m "not iceberg"
+	$(BIN)/python -m tests.services run -- \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal tests/services -m "not iceberg and not slow"
 
 spark-matrix: $(STAMP) $(SPARKS:%=.venv-spark-%/.installed) ## Run the Spark tests on 4.1 with Iceberg, 4.2 with Delta, and 4.3
 	$(BIN)/python -m tests.services install
