@@ -17,7 +17,7 @@ FEW    := $(addprefix tests/spark/,test_join.py::test_large_strings_and_time_zon
   test_sync.py::test_a_stream_goes_on_where_it_stopped test_source.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures recovery services-test spark-matrix spark-matrix-short page-test chaos chaos-short soak coverage costs lint format hooks bench targets docs pictures dist clean
+.PHONY: help demo test slow figures recovery services-test services-slow spark-matrix spark-matrix-short page-test chaos chaos-short soak coverage costs lint format hooks bench targets docs pictures dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ services-test: $(STAMP) ## Start Kafka, PostgreSQL, MariaDB and an S3 server on 
 	$(BIN)/python -m tests.services install
 	$(BIN)/python -m tests.services run -- \
 	  $(BIN)/python -m pytest -n 2 --dist worksteal tests/services -m "not iceberg and not slow"
+
+services-slow: $(STAMP) ## The slow ones of them: kills of whole chains, Debezium, Delta, bursts
+	$(BIN)/python -m tests.services install
+	$(BIN)/python -m tests.services run -- $(BIN)/python -m pytest tests/services -m "slow and not iceberg"
 
 spark-matrix: $(STAMP) $(SPARKS:%=.venv-spark-%/.installed) ## Run the Spark tests on 4.1 with Iceberg, 4.2 with Delta, and 4.3
 	$(BIN)/python -m tests.services install

@@ -30,7 +30,7 @@ from tests.services.conftest import Topics
 from tests.services.goods import EMPTY, Goods, untidy
 from tests.services.jars import jar_files
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "sync.md"
 ORDERS = {"goods": ["master", "sync", "goods.toml"], "sales": ["run", "sales.toml"]}

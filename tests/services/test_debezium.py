@@ -23,7 +23,7 @@ from tests.services.jars import jars
 from tests.services.service import free_port, program, wait_until
 from tests.services.test_chain import PAGE, files_of_the_page
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def settings_of_the_page(prefix: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 import semistream as ss
 from semistream.spark.connectors import CONNECTORS
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("delta_sync_script.py")
 

@@ -16,7 +16,7 @@ from tests.services.conftest import where
 from tests.services.goods import EMPTY
 from tests.services.service import program, wait_until
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TABLES = {
     "postgresql": "updated_at timestamptz(6)",
