@@ -6,6 +6,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,28 +23,39 @@ pytest.importorskip("rocksdict")
 pytest.importorskip("duckdb")
 
 
+def lines_of(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """What a short run writes."""
+    small = ["--rows", "3000", "--batch", "400", "--batches", "1", "--rounds", "1", "--quiet"]
+    places = ["--folder", str(folder), "--out", str(folder / "out")]
+    run = CliRunner().invoke(app, [*small, *places, *options])
+    assert run.exit_code == 0, run.output
+    assert not list(folder.glob("semistream-bench-*")), "R is removed"
+    return [json.loads(line) for line in (folder / "out" / "results.jsonl").open()]
+
+
 @pytest.mark.slow
 @pytest.mark.service
 def test_all_ways_are_measured(tmp_path: Path) -> None:
     """It fails by itself if the rows of two ways differ."""
-    options = ["--rows", "3000", "--batch", "400", "--batches", "1", "--rounds", "1", "--quiet"]
-    run = CliRunner().invoke(app, [*options, "--folder", str(tmp_path), "--out", f"{tmp_path}/o"])
-    assert run.exit_code == 0, run.output
-    lines = [json.loads(line) for line in (tmp_path / "o" / "results.jsonl").open()]
-    warm = {line["way"]: line for line in lines if line["where"] == "warm"}
-    assert set(warm) == set(WAYS)
-    assert {line["way"] for line in lines if line["where"] == "cold"} == {
-        OURS, "LMDB", "RocksDB", "DuckDB",
-    }  # fmt: skip
+    lines = lines_of(tmp_path, "--no-resident")
+    assert {line["way"] for line in lines if line["where"] == "warm"} == set(WAYS)
+    stores = {line["way"] for line in lines if line["where"] == "cold"}
+    assert stores == {OURS, "LMDB", "RocksDB", "DuckDB"}
     for line in lines:
         assert not line["failed"]
         assert line["rate"] > 0
         assert len(line["seconds"]) == 1
         assert line["settings"]["seed"] == 20
         assert line["machine"]["pyspark"]
-    assert all(line["resident"]["workers"] > 1 << 20 for line in (warm[OURS], warm["LMDB"]))
-    assert (tmp_path / "o" / "warm.svg").read_text().startswith("<?xml")
-    assert not list(tmp_path.glob("semistream-bench-*")), "R is removed"
+    assert (tmp_path / "out" / "warm.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_the_memory_of_a_way_is_its_own(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "--only", "LMDB", "--no-cold")
+    assert {line["way"] for line in lines} == {OURS, "LMDB"}
+    assert all(line["resident"]["workers"] > 1 << 20 for line in lines)
 
 
 def measured(way: str, seconds: float, ours: float = 1.0) -> Measured:
