@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,11 @@ def lines_of(folder: Path, *options: str) -> list[dict[str, Any]]:
     """What a short run writes."""
     small = ["--rows", "3000", "--batch", "400", "--batches", "1", "--rounds", "1", "--quiet"]
     places = ["--folder", str(folder), "--out", str(folder / "out")]
-    run = CliRunner().invoke(app, [*small, *places, *options])
-    assert run.exit_code == 0, run.output
+    # In a process of its own: it starts and stops Spark.
+    code = "from semistream_bench.cli import app; app()"
+    order = [sys.executable, "-c", code, *small, *places, *options]
+    run = subprocess.run(order, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
     assert not list(folder.glob("semistream-bench-*")), "R is removed"
     return [json.loads(line) for line in (folder / "out" / "results.jsonl").open()]
 
