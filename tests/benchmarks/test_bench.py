@@ -35,7 +35,8 @@ def lines_of(folder: Path, *options: str) -> list[dict[str, Any]]:
     run = subprocess.run(order, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert not list(folder.glob("semistream-bench-*")), "R is removed"
-    return [json.loads(line) for line in (folder / "out" / "results.jsonl").open()]
+    written = (folder / "out" / "results.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in written.splitlines()]
 
 
 @pytest.mark.slow
