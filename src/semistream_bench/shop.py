@@ -18,6 +18,7 @@ __all__ = ["KEY", "Shop"]
 
 KEY = "product_id"
 _LEAST_MEMORY = 1 << 20
+_LEAST_DUCKDB = 30_000_000
 _ROW_GROUP = 500_000
 
 
@@ -72,12 +73,19 @@ class Shop:
         return products(self.rows, self.seed)
 
     def add_stores(self) -> None:
-        """Build the stores of the peers. They get as much memory as our join, but for LMDB."""
+        """Build the stores of the peers, with as much memory as our join.
+
+        LMDB has no such limit, and DuckDB gets 30 MB at least: it fails with less.
+        """
         # They need packages of the extra "bench".
         from semistream_bench.peers import duckdb_rows, lmdb_rows, rocksdb_rows
 
         self.say("LMDB, RocksDB, DuckDB …")
-        table, folder, limit = self.table(), self.folder, f"{self.memory / 1e6:.0f}MB"
+        table, folder, limit = (
+            self.table(),
+            self.folder,
+            f"{max(self.memory, _LEAST_DUCKDB) / 1e6:.0f}MB",
+        )
         self.stores = {
             "LMDB": lmdb_rows.build(table, folder / "lmdb", KEY),
             "RocksDB": rocksdb_rows.build(table, folder / "rocksdb", KEY, self.memory),
