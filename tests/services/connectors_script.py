@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import semistream as ss
 from semistream.spark.connectors import CONNECTORS
+from semistream.spark.sync.polling import with_driver
 
 LAKE = "spark.sql.catalog.lake"
 
@@ -62,7 +63,8 @@ def jdbc(kind: str) -> Callable[[SparkSession, Path], bool]:
         variable = {"postgresql": "POSTGRES"}.get(kind, kind.upper())
         uri = urlsplit(os.environ[f"SEMISTREAM_TEST_{variable}"])
         url = f"jdbc:{kind}://{uri.hostname}:{uri.port}{uri.path}"
-        reader = spark.read.format("jdbc").option("url", url).option("user", uri.username or "")
+        reader = spark.read.format("jdbc").options(**with_driver({"url": url}))
+        reader = reader.option("user", uri.username or "")
         reader = reader.option("password", unquote(uri.password or ""))
         (row,) = reader.option("query", "select 7 as n").load().collect()
         return int(row.n) == 7
