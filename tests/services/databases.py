@@ -102,6 +102,7 @@ class MariaDB(Service):
             f"CREATE DATABASE {DATABASE};\n"
             f"CREATE USER '{USER}'@'{LOOPBACK}' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON {DATABASE}.* TO '{USER}'@'{LOOPBACK}';\n"
+            f"GRANT ALL ON plain.* TO '{USER}'@'{LOOPBACK}';\n"
         )
         self.run(
             program("mariadb-install-db", "/usr/sbin"),

@@ -99,6 +99,30 @@ def numbers(*given: int) -> Callable[[], Iterator[pa.RecordBatch]]:
     return lambda: iter([pa.record_batch({"n": pa.array([one], pa.int64())}) for one in given])
 
 
+def test_rows_of_very_different_widths_go_in(asked: tuple[str, Query]) -> None:
+    """A statement has about a megabyte of them, however wide each is."""
+    sink = fresh(asked, "widths", f"word {'text' if 'postgres' in asked[0] else 'longtext'}")
+    words = ["y"] * 40_000 + ["z" * 900_000] * 20
+    sink.load(lambda: [pa.record_batch({"word": words})], 0, writer())
+    assert asked[1]("SELECT count(*), sum(length(word)) FROM widths") == [(40_020, 18_040_000)]
+
+
+def test_times_without_a_zone_are_utc_whatever_the_users_is(asked: tuple[str, Query]) -> None:
+    is_postgres = "postgres" in asked[0]
+    sink = fresh(asked, "zones", f"seen {'timestamptz' if is_postgres else 'timestamp'}")
+    if is_postgres:
+        asked[1]("ALTER ROLE CURRENT_USER SET timezone = 'Asia/Tokyo'")
+    noon = pa.array([dt.datetime(2026, 1, 2, 12)], pa.timestamp("us"))
+    try:
+        sink.load(lambda: [pa.record_batch({"seen": noon})], 0, writer())
+    finally:
+        if is_postgres:
+            asked[1]("ALTER ROLE CURRENT_USER RESET timezone")
+    at = "extract(hour from seen at time zone 'UTC')" if is_postgres else "hour(seen)"
+    zone = "" if is_postgres else "SET STATEMENT time_zone = '+00:00' FOR "
+    assert int(asked[1](f"{zone}SELECT {at} FROM zones")[0][0]) == 12
+
+
 def test_every_type_is_there_as_it_was(asked: tuple[str, Query]) -> None:
     sink = fresh(asked, "types", COLUMNS[asked[0].partition(":")[0]])
     sink.check(ROWS.schema.names)
@@ -211,6 +235,13 @@ def test_what_is_wrong_is_said_before_a_batch_runs(
         asked[1]("ALTER TABLE narrow ENGINE = MyISAM")
         with pytest.raises(SinkError, match="has no transactions"):
             ss.DatabaseSink("narrow", url).check(["n"])
+        # In a schema of its own: other tests need theirs.
+        asked[1]("CREATE DATABASE plain")
+        asked[1]("CREATE TABLE plain.narrow (n int) ENGINE = InnoDB")
+        columns = "writer varchar(200) NOT NULL PRIMARY KEY, batch bigint NOT NULL"
+        asked[1](f"CREATE TABLE plain.semistream_batches ({columns}) ENGINE = MyISAM")
+        with pytest.raises(SinkError, match=r"semistream_batches in .* has no transactions"):
+            ss.DatabaseSink("plain.narrow", url).check(["n"])
     monkeypatch.setenv("SHOP_PASSWORD", "another secret")
     with pytest.raises(SinkError) as refused:
         ss.DatabaseSink("narrow", url).check(["n"])

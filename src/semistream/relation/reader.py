@@ -363,7 +363,8 @@ class PageReader:
     def corrupt(self, page: int, reason: str) -> CorruptPageError:
         """What is raised for a broken page."""
         file = self.files.shown(self.index.file.item(page))
-        place = self.index.offset.item(page)
+        places = self.index.offset if self.index.place is None else self.index.place
+        place = places.item(page)
         return CorruptPageError(
             f"Page {page} of {file} (at byte {place}) is broken: {reason}. {_MEND}"
         )

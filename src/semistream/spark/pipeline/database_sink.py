@@ -118,6 +118,7 @@ class DatabaseSink:
                 cursor.execute(
                     f"CREATE TABLE {self._named(database, _BATCHES)} "
                     "(writer varchar(200) NOT NULL PRIMARY KEY, batch bigint NOT NULL)"
+                    f"{database.with_transactions}"
                 )
             except Exception:
                 connection.rollback()
@@ -134,11 +135,12 @@ class DatabaseSink:
                 f"There is no table {self.table} in {database.shown}, or it may not be read. Make "
                 f"it, with the columns {', '.join(wanted)}, and start again."
             )
-        if database.plain_tables and self._ask(database, cursor, database.plain_tables):
-            raise SinkError(
-                f"The table {self.table} in {database.shown} has no transactions, so a batch could "
-                "be there in part. Make it one of InnoDB: ALTER TABLE … ENGINE = InnoDB."
-            )
+        for table in (self._place[1], _BATCHES) if database.plain_tables else ():
+            if self._ask(database, cursor, database.plain_tables, table):
+                raise SinkError(
+                    f"The table {table} in {database.shown} has no transactions, so a batch could "
+                    "be there in part. Make it one of InnoDB: ALTER TABLE … ENGINE = InnoDB."
+                )
         missing = [name for name in wanted if name.lower() not in found]
         if missing:
             raise SinkError(
@@ -160,13 +162,11 @@ class DatabaseSink:
         query = "SELECT column_name FROM information_schema.columns AS t"
         return self._ask(database, cursor, query, table)
 
-    def _ask(
-        self, database: Database, cursor: Any, query: str, table: str | None = None
-    ) -> list[str]:
-        """What the information schema, as `t`, says of a table; by default of the sink's."""
-        schema, own = self._place
+    def _ask(self, database: Database, cursor: Any, query: str, table: str) -> list[str]:
+        """What the information schema, as `t`, says of a table in the sink's schema."""
+        schema, _ = self._place
         here = database.here if schema is None else "%s"
-        named = (own if table is None else table,)
+        named = (table,)
         cursor.execute(
             f"{query} WHERE t.table_schema = {here} AND t.table_name = %s",
             named if schema is None else (schema, *named),

@@ -41,6 +41,8 @@ class Database(ABC):
     """SQL for the schema that a table is in if its name does not say so."""
     plain_tables: str = ""
     """A query that finds a table if that has no transactions."""
+    with_transactions: str = ""
+    """What CREATE TABLE ends with, so that it has some."""
     driver: str
 
     def __init__(self, parts: SplitResult) -> None:
@@ -107,7 +109,12 @@ class PostgreSQL(Database):
 
     def connect(self) -> Any:
         """A connection; what the URL does not say, libpq finds (PGUSER, PGPASSWORD, .pgpass)."""
-        arguments = {"connect_timeout": _CONNECT_SECONDS, "application_name": "semistream"}
+        # Times without a zone are UTC, whatever zone the user has there.
+        arguments = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": "semistream",
+            "options": "-c timezone=UTC",
+        }
         return self._module().connect(**arguments | self._arguments("user", "dbname"))
 
     def is_lost(self, error: Exception) -> bool:
@@ -138,6 +145,7 @@ class MariaDB(Database):
         "SELECT t.engine FROM information_schema.tables AS t JOIN information_schema.engines AS e "
         "ON e.engine = t.engine AND e.transactions <> 'YES'"
     )
+    with_transactions = " ENGINE = InnoDB"
     driver = "pymysql"
 
     def connect(self) -> Any:
@@ -163,10 +171,14 @@ class MariaDB(Database):
         """Insert the rows, a statement for about a megabyte of them."""
         literals = _joined(*map(_literals, rows.columns), by=",")
         tuples = _joined("(", literals, ")")
-        step = max(1, rows.num_rows * _STATEMENT_BYTES // max(tuples.nbytes, 1))
-        for begin in range(0, rows.num_rows, step):
-            some = ",".join(tuples.slice(begin, step).to_pylist())
+        ends = np.cumsum(pc.binary_length(tuples).to_numpy())
+        begin = 0
+        while begin < rows.num_rows:
+            most = (ends[begin - 1] if begin else 0) + _STATEMENT_BYTES
+            stop = max(begin + 1, int(np.searchsorted(ends, most, side="right")))
+            some = ",".join(tuples.slice(begin, stop - begin).to_pylist())
             cursor.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {some}")
+            begin = stop
 
 
 _BY_SCHEME: Final[dict[str, type[Database]]] = {
