@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import coalesce, col, from_json, when
+from pyspark.sql.functions import coalesce, col, concat, from_json, lit, size, when
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -86,8 +86,14 @@ def _json(df: DataFrame, column: str, schema: str | StructType) -> tuple[DataFra
         raise OptionError(f"schema has a column {_CORRUPT}; it is added by itself. Leave it out.")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     whole = StructType([*found.fields, StructField(_CORRUPT, StringType())])
-    record = from_json(col(column).cast("string"), whole, options)
-    return df, record.dropFields(_CORRUPT), record[_CORRUPT]
+    text = col(column).cast("string")
+    record = from_json(text, whole, options)
+    # Spark reads the first object of a text, and says nothing of what follows it.
+    alone = size(from_json(concat(lit("["), text, lit("]")), "array<string>")) == 1
+    corrupt = coalesce(
+        record[_CORRUPT], when(text.isNotNull() & ~coalesce(alone, lit(False)), text)
+    )
+    return df, record.dropFields(_CORRUPT), corrupt
 
 
 def _no_columns(schema: object) -> OptionError:
