@@ -41,7 +41,7 @@ def parsed(
     Args:
         df: the frame with the records, as `spark.readStream.format("kafka")` gives it.
         schema: the columns. For "json" as SQL, "product_id long, quantity int", or a Spark type;
-            for "avro" the writer's schema as JSON, or a file of that, *.avsc.
+            for "avro" the writer's schema as JSON, or a file of that (`.avsc`).
         format: "json" or "avro". Avro needs fastavro: pip install 'semistream[avro]'.
         column: the column of the records.
         keep: other columns of `df` to keep, as "topic" or "timestamp".

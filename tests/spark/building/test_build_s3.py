@@ -71,7 +71,7 @@ def test_a_join_keeps_copies_of_pages(spark: SparkSession, folder: str, tmp_path
     for turn in ("first", "again"):
         metrics = tmp_path / turn
         options: dict[str, Any] = {"how": "left", "cache": cache, "metrics": metrics}
-        out = ss.join(stream, master, on="id", memory="512KB", cache_bytes="16MB", **options)
+        out = ss.join(stream, master, on="id", memory="1MB", cache_bytes="16MB", **options)
         assert_same_rows(out.toArrow(), wanted)
         records = [json.loads(path.read_text()) for path in metrics.iterdir()]
         found = sum(record["in_place_rows"] for record in records)
