@@ -67,7 +67,7 @@ def install() -> None:
             )
         for step in (["apt-get", "update", "-q"], order):
             _installed(step)
-    for name in ("broker", "debezium", "kafka-connector"):
+    for name in ("broker", "kafka-connector"):
         jars(name)
 
 
