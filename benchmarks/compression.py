@@ -19,9 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import pyarrow as pa
-
 import semistream as ss
+from object_store import seconds
 from results import machine, write_results
 from semistream.relation.storage import LocalStorage, PageSource
 from semistream.relation.storage.local import LocalSource
@@ -63,14 +62,6 @@ class SlowStorage(LocalStorage):
     def open_pages(self, name: str, direct: bool) -> PageSource:
         """Open a page file for reading."""
         return SlowSource(self.path / name, direct, self._per_second)
-
-
-def seconds(joining: ss.Engine, stream: list[pa.RecordBatch]) -> float:
-    """How long one task takes."""
-    started = time.perf_counter()
-    rows = sum(batch.num_rows for batch in joining.run(iter(stream)))
-    assert rows == sum(batch.num_rows for batch in stream)
-    return time.perf_counter() - started
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 _DOCS = Path(__file__).parent
 sys.path[:0] = [str(_DOCS.parent / "src"), str(_DOCS)]
 
+# These are found by the path above.
 from semistream import __version__  # noqa: E402
 from site_parts.palette import DARK, LIGHT  # noqa: E402
 

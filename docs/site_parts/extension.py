@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -81,7 +81,7 @@ class Api(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """What their docstrings say."""
         self.env.note_dependency(__file__)
-        told: set[str] = self.env.temp_data.setdefault("semistream_api", set())  # type: ignore[assignment]
+        told = cast("set[str]", self.env.temp_data.setdefault("semistream_api", set()))
         names = [line.strip() for line in self.content]
         if "rest" in self.options:
             names = [name for name in semistream.__all__ if name not in told | _APART]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from semistream_papers.figures.catalogue import FIGURES
@@ -193,7 +194,7 @@ CHARTS: Final[dict[str, Callable[[], list[Panel]]]] = {
     "chart-several-masters": several_masters,
     "chart-front-stage": front_stage,
     "chart-algorithms": all_algorithms,
-    **{f"chart-{name}": lambda name=name: algorithm(name) for name in ALGORITHMS},  # type: ignore[misc]
-    **{f"paper-{name}": lambda name=name: paper(name) for name in ALGORITHMS},  # type: ignore[misc]
+    **{f"chart-{name}": partial(algorithm, name) for name in ALGORITHMS},
+    **{f"paper-{name}": partial(paper, name) for name in ALGORITHMS},
 }
 """The panels of each chart, by the name of its file."""

@@ -59,6 +59,8 @@ def demand_bytes(
 class DemandTable(TupleTable):
     """Tuples by slot and by group; it gives out the slots itself."""
 
+    slot_bytes = BYTES_PER_SLOT
+
     def __init__(
         self,
         capacity: int,
@@ -74,10 +76,8 @@ class DemandTable(TupleTable):
         own = demand_bytes(capacity, groups, fences, layout, heap_bytes)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
         store = TupleStore(layout, capacity, heap_bytes, grant)
-        super().__init__(store, min(_SCRATCH, max(capacity, 1)), recorder)
-        self._grant = grant
+        super().__init__(store, capacity, min(_SCRATCH, max(capacity, 1)), grant, recorder)
         self._places = places
-        self.capacity = capacity
         ends = np.zeros(SCALARS, np.int64)
         ends[FREE], ends[FREE_COUNT], ends[LIMIT] = NONE, capacity, capacity
         self._demand = kernels.Demand(np.zeros(capacity, TUPLE), np.zeros(groups, GROUP), ends)
@@ -163,16 +163,10 @@ class DemandTable(TupleTable):
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
         """Have more or fewer slots; those beyond must be free, and given out no more."""
-        more = (capacity - self.capacity) * BYTES_PER_SLOT
-        if more > 0:
-            self._grant.take(more)
-        self._demand.tuples.resize(capacity, refcheck=False)
-        self.store.resize(capacity, heap_bytes)
-        if more < 0:
-            self._grant.give(-more)
-        else:
-            self._demand.ends[FREE_COUNT] += capacity - self.capacity
-        self._demand.ends[LIMIT] = self.capacity = capacity
+        more = capacity - self.capacity
+        super().resize(capacity, heap_bytes)
+        self._demand.ends[FREE_COUNT] += max(more, 0)
+        self._demand.ends[LIMIT] = capacity
 
     def waiting(self) -> dict[int, list[int]]:
         """Group → slots, newest first. O(n), for checks."""

@@ -56,6 +56,8 @@ def table_bytes(
 class StreamTable(TupleTable):
     """Tuples by slot and by code. The slots are chosen by whoever keeps their order."""
 
+    slot_bytes = BYTES_PER_SLOT
+
     def __init__(
         self,
         capacity: int,
@@ -75,26 +77,14 @@ class StreamTable(TupleTable):
         buckets = max(len(fences), 1) << bits
         own = table_bytes(capacity, len(fences), layout, heap_bytes, cycle)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
-        self._grant = grant
         scratch = min(_SCRATCH, max(capacity, 1))
-        super().__init__(TupleStore(layout, capacity, heap_bytes, grant), scratch, recorder)
-        self.capacity = capacity
+        store = TupleStore(layout, capacity, heap_bytes, grant)
+        super().__init__(store, capacity, scratch, grant, recorder)
         self._fences = fences
         self._bits = bits
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
         self._removed = np.empty(0 if cycle else scratch, np.int32)
         self.entered_at = np.zeros(cycle, np.int32)
-
-    def resize(self, capacity: int, heap_bytes: int) -> None:
-        """Have more or fewer slots; those beyond must be free. The buckets stay as they are."""
-        more = (capacity - self.capacity) * BYTES_PER_SLOT
-        if more > 0:
-            self._grant.take(more)
-        self.chains.nodes.resize(capacity, refcheck=False)
-        self.store.resize(capacity, heap_bytes)
-        if more < 0:
-            self._grant.give(-more)
-        self.capacity = capacity
 
     def for_kernels(self, queue: Links) -> Waiting:
         """The table with its queue, for kernels that do a whole step."""

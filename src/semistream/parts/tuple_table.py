@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream import kernels
+from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.tuple_store import TupleStore
 
@@ -19,9 +20,19 @@ class TupleTable:
     The stamp is the time of entry in even microseconds, made odd when the tuple has matched.
     """
 
-    def __init__(self, store: TupleStore, scratch: int, recorder: Recorder) -> None:
-        """Of at most `scratch` tuples at a time is noted which have no match."""
+    slot_bytes: ClassVar[int]
+    """Bytes that a slot takes beside the tuple's columns."""
+
+    def __init__(
+        self, store: TupleStore, capacity: int, scratch: int, grant: Grant, recorder: Recorder
+    ) -> None:
+        """With so many slots, whose bytes are granted already.
+
+        Of at most `scratch` tuples at a time is noted which have no match.
+        """
         self.store = store
+        self.capacity = capacity
+        self._grant = grant
         self._recorder = recorder
         self._lonely = np.empty(scratch, np.int32)
 
@@ -29,6 +40,17 @@ class TupleTable:
     def nodes(self) -> NDArray[Any]:
         """The nodes, by slot."""
         raise NotImplementedError
+
+    def resize(self, capacity: int, heap_bytes: int) -> None:
+        """Have more or fewer slots; those beyond must be free."""
+        more = (capacity - self.capacity) * self.slot_bytes
+        if more > 0:
+            self._grant.take(more)
+        self.nodes.resize(capacity, refcheck=False)
+        self.store.resize(capacity, heap_bytes)
+        if more < 0:
+            self._grant.give(-more)
+        self.capacity = capacity
 
     def code(self, slot: int) -> int:
         """The code of the tuple in `slot`."""

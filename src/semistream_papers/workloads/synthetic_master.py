@@ -24,7 +24,7 @@ from semistream.relation.master_table import MasterTable
 from semistream.relation.page_file import rows_per_page
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.storage import LocalStorage, PageFiles, PageSource
+from semistream.relation.storage import Nowhere, PageFiles
 from semistream.relation.updates.change import Change
 from semistream.relation.versions.manifest import Manifest, encode_schema
 from semistream.workload.zipf import Ints
@@ -115,28 +115,7 @@ class SyntheticMaster(MasterTable):
         )
 
 
-class _NoStorage(LocalStorage):
-    """A folder that is never there: what opens a page file in it gets one that is empty."""
-
-    def open_pages(self, name: str, direct: bool) -> PageSource:
-        """An empty source; nothing is opened."""
-        return _EmptySource()
-
-
-class _EmptySource:
-    """A page file without bytes."""
-
-    descriptor = -1
-
-    def read_into(self, memory: memoryview, position: int) -> int:
-        """Nothing comes."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-_STORAGE: Final = _NoStorage(Path("synthetic"))
+_STORAGE: Final = Nowhere(Path("synthetic"))
 
 
 class _SyntheticReader(PageReader):

@@ -15,7 +15,7 @@ from semistream.keys import Codes
 from semistream.relation.frame import Frame
 from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import PageReader
-from semistream.relation.storage import LocalStorage, PageFiles, PageSource
+from semistream.relation.storage import Nowhere, PageFiles
 
 __all__ = ["NOWHERE", "DatabaseReader", "Rows"]
 
@@ -89,25 +89,4 @@ def in_order(batch: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
     return batch.take(to_arrow(np.argsort(codes, kind="stable")))
 
 
-class _Nowhere(LocalStorage):
-    """A folder that is never there."""
-
-    def open_pages(self, name: str, direct: bool) -> PageSource:
-        """A file without bytes."""
-        return _EmptySource()
-
-
-class _EmptySource:
-    """A page file without bytes."""
-
-    descriptor = -1
-
-    def read_into(self, memory: memoryview, position: int) -> int:
-        """Nothing comes."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-NOWHERE: Final = _Nowhere(Path("database"))
+NOWHERE: Final = Nowhere(Path("database"))

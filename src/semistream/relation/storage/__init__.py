@@ -30,6 +30,7 @@ from semistream.relation.storage.location import (
     local_path,
     storage_at,
 )
+from semistream.relation.storage.nowhere import Nowhere
 from semistream.relation.storage.page_cache import CacheSetting
 from semistream.relation.storage.page_files import PageFiles
 from semistream.relation.storage.remote import RemoteStorage
@@ -50,6 +51,7 @@ __all__ = [
     "FilePages",
     "LocalStorage",
     "Location",
+    "Nowhere",
     "PageFiles",
     "PageSource",
     "RemoteStorage",
