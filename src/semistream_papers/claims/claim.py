@@ -43,7 +43,7 @@ class Claim:
     """As a share of the paper's number."""
     unit: str = "×"
     reason: str = ""
-    """Why ours differs. What was not tested by a run or a calculation begins with "Supposed"."""
+    """Why ours differs, as tested by a run or a calculation; or that it is not known."""
     fitted: bool = False
     """Whether the prices of the platform were derived from the paper's number."""
     in_smoke: bool = True

@@ -21,10 +21,10 @@ __all__ = ["HYBRID_CLAIMS"]
 _LEAVES_AT_ONCE: Final = (
     "A tuple leaves HYBRIDJOIN as soon as its partition is read, so on average it waits half a "
     "cycle where MESHJOIN keeps it for a whole one: a uniform stream has about 2 h_S d / R "
-    "matches per read here, MESHJOIN h_S d / R. Supposed: the paper's opposite order comes from"
-    " table sizes. The authors' MESHJOIN has 330 chunks of 4,835 tuples and their X-HYBRIDJOIN "
-    "512,567 tuples for R of 2 million; no size of HYBRIDJOIN is known for this R (317,597 for "
-    "10 million), so two series of 7e, added after this difference was seen, take "
+    "matches per read here, MESHJOIN h_S d / R. Table sizes turn that round: the authors' "
+    "MESHJOIN has 330 chunks of 4,835 tuples and their X-HYBRIDJOIN 512,567 tuples for R of 2 "
+    "million; no size of HYBRIDJOIN is known for this R (317,597 for 10 million), so two series of "
+    "7e, added after this difference was seen, take "
     "X-HYBRIDJOIN's. With those HYBRIDJOIN is below MESHJOIN."
 )
 _HOT_PARTITION: Final = (
