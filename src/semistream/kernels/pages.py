@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import load_2, load_4, load_8
 from semistream.kernels.page_check import sound_codes, sound_page, values_at
-from semistream.kernels.reading import PageList, read_stretch
+from semistream.kernels.reading import PageList, announce_pages, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
 GRANULES, ROWS, DONE = range(3)
@@ -34,6 +34,8 @@ _PAIR = 16
 
 _SPARE = 2
 """Granules behind the last row that copying may touch."""
+_AHEAD = 1 << 22
+"""Bytes that the operating system is asked to bring while others are searched."""
 
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
@@ -254,9 +256,17 @@ def find_rows(
     `is_read`: the first is in the frame already. Returns the number of the stretch that could
     not be read, or how many stretches there are.
     """
-    progress = desk.progress
+    progress, announced, ahead = desk.progress, begin + 1, 0
     for i in range(begin, len(stretches)):
         stretch = stretches[i]
+        ahead -= stretch.wanted if i > begin else 0
+        # Only what goes through the page cache, and so has no grain, can be asked for.
+        is_cached = grain == 1 and stretch.descriptor >= 0
+        while is_cached and announced < len(stretches) and ahead < _AHEAD:
+            later = stretches[announced]
+            announce_pages(later.descriptor, later.first, later.stop, pages)
+            ahead += later.wanted
+            announced += 1
         if i > begin or not is_read:
             read = read_stretch(stretch, desk.frame, grain, pages)
             if read < 0:
