@@ -9,8 +9,10 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import semistream as ss
+from semistream.cli import app
 from semistream.errors import DatabaseError, KeyColumnError, KeyTypeError, OptionError
 from semistream.testing import assert_same_rows, checked_run, oracle_join, rows_of
 from tests.services.shop import GOODS, SECRETS, Shop, as_rows, goods, opened_shop
@@ -352,6 +354,13 @@ def test_no_secret_is_in_what_is_shown_or_shipped(shop: Shop, filled: str) -> No
     again = pickle.loads(shipped)
     assert again.schema.equals(master.schema)
     assert ss.MasterTable.open(master.location) is again
+
+
+def test_the_command_describes_it(shop: Shop, filled: str) -> None:
+    master = shop.master(filled)
+    done = CliRunner().invoke(app, ["master", "describe", master.location])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == master.describe() + "\n"
 
 
 def test_what_only_files_can_do_is_refused(shop: Shop, filled: str) -> None:
