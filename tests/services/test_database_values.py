@@ -13,6 +13,7 @@ import pytest
 
 import semistream as ss
 from semistream.errors import DatabaseError, RowRoomError
+from semistream.relation.databases import seeing
 from semistream.testing import rows_of
 from tests.services.shop import Shop, opened_shop
 
@@ -231,3 +232,27 @@ def test_all_floats_have_room(shop: Shop) -> None:
     wanted = master.rows_among(keys, 1 << 20)
     assert rows_of(wanted) == [(n, *row) for n, row in enumerate(values.tolist())]
     assert master.rows_among(keys, wanted.nbytes).equals(wanted)
+
+
+def test_a_moment_is_shared_as_long_as_it_is_held(postgres: Shop) -> None:
+    table = postgres.table("id int PRIMARY KEY, n int", [(1, 1)])
+    master = postgres.master(table)
+    with master.shared() as moment:
+        assert moment is not None
+        postgres.run(f"UPDATE {table} SET n = 2")
+        for _ in range(2):
+            with seeing({master.location: moment}):
+                assert joined(master, 1) == [(1, 1)]
+            assert joined(master, 1) == [(1, 2)]
+    with (
+        seeing({master.location: moment}),
+        pytest.raises(DatabaseError, match=r"that all tasks .* share in .* is gone: .*start again"),
+    ):
+        joined(master, 1)
+    assert joined(master, 1) == [(1, 2)]
+
+
+def test_mariadb_shares_no_moment(mariadb: Shop) -> None:
+    master = mariadb.master(mariadb.table("id int PRIMARY KEY, n int", [(1, 1)]))
+    with master.shared() as moment:
+        assert moment is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
@@ -117,6 +117,8 @@ class DatabaseMaster(MasterTable):
     def _open(self, address: Address) -> None:
         self._address = address
         self._session = Session(address)
+        self._sharing: Session | None = None
+        """The connection that holds a moment for other processes."""
         self._found_columns: list[SourceColumn] = []
         self._read_columns: list[SourceColumn] = []
         self._divided_at = self._division_seconds = 0.0
@@ -178,6 +180,14 @@ class DatabaseMaster(MasterTable):
     def held(self) -> AbstractContextManager[None]:
         """See the table as of one moment until the block ends."""
         return self._session.held(self._renew)
+
+    @contextmanager
+    def shared(self) -> Iterator[str | None]:
+        """The name of a moment that other processes can see; None in MariaDB and MySQL."""
+        if self._sharing is None:
+            self._sharing = Session(self._address)
+        with self._sharing.held(_nothing):
+            yield self._sharing.read(lambda source: source.shared())
 
     def reader(self, io: str = "buffered") -> PageReader:
         """A reader of ranges of keys."""
@@ -263,6 +273,8 @@ class DatabaseMaster(MasterTable):
     def close(self) -> None:
         """Close the connection; the next run makes another."""
         self._session.close()
+        if self._sharing is not None:
+            self._sharing.close()
 
     def __repr__(self) -> str:
         return (
@@ -389,6 +401,10 @@ def _widest(columns: Sequence[SourceColumn], page_bytes: int) -> int:
         else:
             total += 1 + -(-column.type.bit_width // 8)
     return min(total, page_bytes)
+
+
+def _nothing() -> None:
+    """Nothing is looked at in a moment that is held for others."""
 
 
 _OPEN: WeakValueDictionary[tuple[int, str], DatabaseMaster] = WeakValueDictionary()

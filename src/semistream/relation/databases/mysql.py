@@ -106,7 +106,11 @@ class MySQL:
         """The longest text that the server may write, as it was told last."""
         self._in_order: str | None = None
 
-    def begin(self) -> None:
+    def shared(self) -> str | None:
+        """None: its moments cannot be shared."""
+        return None
+
+    def begin(self, moment: str | None = None) -> None:
         """Begin a transaction that reads the table as it is now."""
         self._run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 

@@ -86,9 +86,26 @@ class PostgreSQL:
             # Not "from error": what the driver says may name the user.
             raise _connection_error(address, str(error)) from None
 
-    def begin(self) -> None:
-        """Begin a transaction that reads the table as it is now."""
+    def begin(self, moment: str | None = None) -> None:
+        """Begin a transaction that reads the table as it is now, or as of a shared moment."""
         self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if moment is None:
+            return
+        try:
+            self._run(f"SET TRANSACTION SNAPSHOT {_literal(moment)}")
+        except DatabaseError:
+            raise DatabaseError(
+                f"The moment that all tasks of a batch share in {self._address.server} is gone: "
+                "the driver has lost its connection, or this task has reached another server. Let "
+                "the URL name one server, and start again: the batch runs anew."
+            ) from None
+
+    def shared(self) -> str | None:
+        """The name of this transaction's moment."""
+        # While others read, this connection has nothing to do.
+        self._run("SET LOCAL idle_in_transaction_session_timeout = 0")
+        moment: str = self._queried("SELECT pg_export_snapshot() AS moment")["moment"][0].as_py()
+        return moment
 
     def end(self) -> None:
         """End the transaction."""

@@ -51,8 +51,14 @@ class LostConnectionError(Exception):
 class Source(Protocol):
     """A connection to one table. One thread at a time."""
 
-    def begin(self) -> None:
-        """Begin a transaction that reads the table as it is now, however long it lasts."""
+    def begin(self, moment: str | None = None) -> None:
+        """Begin a transaction that reads the table as it is now, however long it lasts.
+
+        Or as of the `moment` that another connection has shared, and still holds.
+        """
+
+    def shared(self) -> str | None:
+        """The name of this transaction's moment, for other connections; None if there is none."""
 
     def end(self) -> None:
         """End the transaction."""
