@@ -125,6 +125,7 @@ class MariaDB(Service):
             f"--bind-address={LOOPBACK}",
             f"--port={self.port}",
             "--innodb-flush-log-at-trx-commit=0",
+            "--max-allowed-packet=4M",
             "--skip-name-resolve",
         ]
 

@@ -25,6 +25,7 @@ class Shop:
     """One database, as its owner sees it."""
 
     def __init__(self, uri: str) -> None:
+        self.uri = uri
         found = urlsplit(uri)
         self.system = found.scheme
         self.host, self.port = found.hostname, found.port

@@ -137,6 +137,64 @@ def test_every_type_is_there_as_it_was(asked: tuple[str, Query]) -> None:
     assert [tuple(map(bytes_of, row)) for row in found] == expected
 
 
+TIME = dt.datetime(2026, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("n int", pa.array([1.7]), "double in n, but the table has int"),
+        (
+            "n bigint",
+            pa.array([Decimal("1.7")]),
+            r"decimal128\(2, 1\) in n, but the table has bigint",
+        ),
+        ("n date", pa.array([TIME], pa.timestamp("us")), r"timestamp\[us\] in n, but .* has date"),
+        ("n int", pa.array([5], pa.int64()), None),
+        ("n int", pa.array([Decimal(5)], pa.decimal128(10, 0)), None),
+        ("n int", pa.array([None], pa.int64()), None),
+    ],
+)
+def test_what_a_column_would_round_is_refused_before_it_is_written(
+    asked: tuple[str, Query], column: str, values: pa.Array, said: str | None
+) -> None:
+    sink = fresh(asked, "whole", column)
+    if said is None:
+        sink.load(lambda: [pa.record_batch({"n": values})], 0, writer())
+        assert asked[1]("SELECT n FROM whole") == [tuple(values.to_pylist())]
+        return
+    with pytest.raises(SinkError, match=rf"{said}.* Cast it in a step, or change the column"):
+        sink.load(lambda: [pa.record_batch({"n": values})], 0, writer())
+    assert asked[1]("SELECT n FROM whole") == []
+
+
+def test_what_mariadb_rounds_or_lacks_is_refused(asked: tuple[str, Query]) -> None:
+    is_postgres = "postgres" in asked[0]
+    sink = fresh(asked, "numbers", "n int, x double precision")
+    some = pa.record_batch({"n": pa.array([1, 2, 3]), "x": [1.0, float("nan"), float("-inf")]})
+    text = pa.record_batch({"n": ["1.7"]})
+    if is_postgres:
+        sink.load(lambda: [some], 0, writer())
+        found = asked[1]("SELECT x FROM numbers ORDER BY n")
+        assert str(found) == "[(1.0,), (nan,), (-inf,)]"
+        with pytest.raises(SinkError, match="has refused rows"):
+            sink.load(lambda: [text], 0, writer())
+        return
+    with pytest.raises(SinkError, match="NaN or an infinity in x, and MariaDB has neither"):
+        sink.load(lambda: [some], 0, writer())
+    with pytest.raises(SinkError, match="string in n, but the table has int"):
+        sink.load(lambda: [text], 0, writer())
+    assert asked[1]("SELECT n FROM numbers") == []
+
+
+def test_a_table_whose_name_has_a_dot(asked: tuple[str, Query]) -> None:
+    quote = '"' if "postgres" in asked[0] else "`"
+    sink = fresh(asked, f"{quote}sales.of us{quote}")
+    for name in (sink.table, '"sales.of us"'):
+        ss.DatabaseSink(name, asked[0]).load(numbers(1), 0, writer())
+    assert asked[1](f"SELECT n FROM {sink.table}") == [(1,), (1,)]
+
+
 def bytes_of(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
@@ -161,6 +219,41 @@ def test_a_batch_that_fails_leaves_nothing_and_can_run_again(asked: tuple[str, Q
     assert asked[1]("SELECT n FROM strict") == []
     sink.load(numbers(1, 2), 0, writer())
     assert len(asked[1]("SELECT n FROM strict")) == 2
+
+
+@pytest.mark.parametrize("asked", ["POSTGRES"], indirect=True)
+def test_two_processes_may_both_be_the_first(
+    asked: tuple[str, Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second looks for the writer's line before the first has committed it."""
+    sink, name, looked = fresh(asked, "first"), writer(), threading.Event()
+    last = ss.DatabaseSink._last
+
+    def look(*arguments: Any) -> int | None:
+        found = last(*arguments)
+        if threading.current_thread() is second:
+            looked.set()
+        return found
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        second.start()
+        assert looked.wait(20)
+        yield from numbers(1)()
+
+    errors: list[BaseException] = []
+
+    def load_too() -> None:
+        try:
+            sink.load(numbers(1), 0, name)
+        except BaseException as error:
+            errors.append(error)
+
+    second = threading.Thread(target=load_too)
+    monkeypatch.setattr(ss.DatabaseSink, "_last", look)
+    sink.load(rows, 0, name)
+    second.join()
+    assert errors == []
+    assert asked[1]("SELECT n FROM first") == [(1,)]
 
 
 def test_two_processes_that_write_one_batch_write_it_once(asked: tuple[str, Query]) -> None:

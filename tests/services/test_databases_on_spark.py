@@ -79,6 +79,52 @@ def test_frames_are_joined_and_no_plan_shows_credentials(
     assert {tuple(row)[2:] for row in rows} == {(7, 7)}
 
 
+def test_all_tasks_of_a_batch_see_one_moment(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The table changes when two tasks are at their ends, so before the third begins."""
+    if shop.system != "postgresql":
+        return  # It cannot share a moment.
+    table, marker, uri = shop.table(GOODS, as_rows(goods(40))), str(tmp_path / "changed"), shop.uri
+
+    def changing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        import psycopg
+        from pyspark import TaskContext
+
+        yield from batches
+        task = TaskContext.get()
+        assert task is not None
+        if task.partitionId() == 0:
+            with psycopg.connect(uri, autocommit=True) as connection:
+                connection.execute(f"UPDATE {table} SET stock = 7777")
+            open(marker, "w").close()
+        while not os.path.exists(marker):
+            time.sleep(0.05)
+
+    (tmp_path / "in").mkdir()
+    ids = goods(40)["id"]
+    pq.write_table(pa.table({"id": ids}), tmp_path / "in" / "1.parquet")
+    stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+    stream = stream.repartition(3).mapInArrow(changing, "id long")
+    pipeline = ss.Pipeline(
+        stream,
+        shop.master(table),
+        on="id",
+        memory="2MB",
+        sink=tmp_path / "out",
+        checkpoint=tmp_path / "checkpoint",
+        trigger="availableNow",
+    )
+    pipeline.start().await_termination()
+    found = pq.read_table(tmp_path / "out").select(["id", "stock"]).to_pylist()
+    stocks = dict(zip(ids.to_pylist(), goods(40)["stock"].to_pylist(), strict=True))
+    assert {row["id"]: row["stock"] for row in found} == stocks
+    assert shop.run(f"SELECT count(*) FROM {table} WHERE stock = 7777") == [(40,)]
+
+
 def test_a_pipeline_sees_new_rows_and_late_tuples_find_theirs(
     shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:

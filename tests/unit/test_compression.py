@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -212,7 +213,13 @@ def test_what_is_no_codec(build: Build) -> None:
 
 
 def test_it_is_described(build: Build) -> None:
-    assert ", by zstd to " in build().describe()
+    master = build()
+    assert ", by zstd to " in master.describe()
+    pages = sum(file.bytes for file in master.manifest.page_files)
+    told = re.search(r"row bytes +([\d.,]+) on disk", master.describe())
+    assert told is not None
+    # A file has some bytes beside its pages.
+    assert float(told[1].replace(",", "")) * master.row_count <= pages
     assert "zstd" not in build(compression=None).describe()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 import semistream as ss
@@ -38,6 +41,7 @@ def test_credentials_come_from_the_environment_and_are_not_shown() -> None:
         ("postgresql:///shop", "must have a host and a database"),
         ("mysql://host", "must have a host and a database"),
         ("mysql://host:port/shop", "a port that is no number"),
+        ("mysql://u:hunter2@[host/shop", "cannot be read. Write it as"),
         ("mysql://host/shop?sslmode=x", "settings that are not known: sslmode"),
         ("mysql://u:hunter2@host/shop", "from MYSQL_USER and MYSQL_PWD"),
         ("postgresql://host/shop?password=hunter2", "from PGUSER and PGPASSWORD"),
@@ -66,5 +70,31 @@ def test_a_database_without_a_table_is_told_what_is_missing() -> None:
         ss.MasterTable.open("postgresql://host/shop")
     with pytest.raises(OptionError, match="must be the name of a table"):
         ss.DatabaseMaster("mysql://host/shop", table="", key="id")
+    for table in ('"open', 'a."b', "a..b", ".b", "a.", "a.b.c", '"a"b'):
+        with pytest.raises(OptionError, match=r"Names with a dot have quotes"):
+            ss.DatabaseMaster("mysql://host/shop", table=table, key="id")
     with pytest.raises(OptionError, match="page_bytes=10 must be at least"):
         ss.DatabaseMaster("mysql://host/shop", table="t", key="id", page_bytes=10)
+
+
+def test_names_with_dots_and_quotes() -> None:
+    names = {
+        "products": ("products",),
+        "sales.products": ("sales", "products"),
+        '"my.sales".products': ("my.sales", "products"),
+        "`my.sales`.`a``b`": ("my.sales", "a`b"),
+        'sales."a ""b"""': ("sales", 'a "b"'),
+        "with space": ("with space",),
+    }
+    for table, wanted in names.items():
+        address = Address.of(URL, table, "id", None, 4096, None)
+        assert address.names == wanted
+        assert Address.parse(address.location).names == wanted
+
+
+def test_a_master_in_a_database_is_not_built_and_is_no_folder(tmp_path: Path) -> None:
+    for refused in (ss.DatabaseMaster.build, ss.DatabaseMaster.from_arrow):
+        with pytest.raises(OptionError, match=r"builds none\. Open it with ss.DatabaseMaster"):
+            refused(pa.table({"id": [1]}), tmp_path, key="id")
+    with pytest.raises(OptionError, match=r"is no database\. Open a master table of files with"):
+        ss.DatabaseMaster.open(tmp_path)

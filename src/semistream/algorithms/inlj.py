@@ -144,14 +144,15 @@ class IndexNestedLoopJoin:
         while start < len(arrivals.codes):
             stop = min(start + most, len(arrivals.codes))
             try:
-                rows = self.disk.rows_of(arrivals.codes[start:stop])
+                lots = iter([self.disk.rows_of(arrivals.codes[start:stop])])
             except RowRoomError:
-                if most == 1:
-                    raise
-                most = max(1, most // 2)
-                continue
-            yield from self._match(arrivals, start, stop, rows, missed)
-            yield from self._send(arrivals, missed)
+                if most > 1:
+                    most = max(1, most // 2)
+                    continue
+                lots = self.disk.load_key(int(arrivals.codes[start]))
+            for rows in lots:
+                yield from self._match(arrivals, start, stop, rows, missed)
+                yield from self._send(arrivals, missed)
             start = stop
 
     def _match(

@@ -78,7 +78,8 @@ def describe(path: MasterPath) -> None:
 
         master = MasterTable.open(path)
         typer.echo(master.describe())
-        _tell_progress(master.location)
+        if not master.is_live:
+            _tell_progress(master.location)
 
 
 @master_app.command()

@@ -43,6 +43,13 @@ _SINK_KEYS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "": ((), ("path", "table", "options")),
 }
 """What each format of a sink needs, and what else it takes; "" is any other."""
+_SYSTEMS: Final = {
+    "postgresql": "PostgreSQL",
+    "postgres": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "mysql": "MariaDB",
+}
+"""What the formats of database sinks, and the beginnings of their URLs, stand for."""
 _SINK_NAMES: Final = ("path", "table", "url", "patience", "topic", "key", "batch_column", "options")
 _WORDS: Final = {
     str: "a string",
@@ -226,6 +233,12 @@ class SinkTable:
             raise PipelineFileError(
                 f"[{where}] has {', '.join(unfit)}, which a sink with format = "
                 f'"{self.format}" does not take. It takes: {", ".join((*needed, *allowed))}.'
+            )
+        scheme, known, _ = (self.url or "").partition("://")
+        if known and scheme in _SYSTEMS and _SYSTEMS[scheme] != _SYSTEMS[self.format]:
+            raise PipelineFileError(
+                f'[{where}] has format = "{self.format}", but its url begins with {scheme}://. '
+                "Let both name the same database."
             )
 
 

@@ -157,7 +157,8 @@ class DiskBuffer:
     def load_key(self, code: int) -> Iterator[Partition]:
         """The same, or no more than the code's own rows if they can be asked for."""
         if self.reader.by_code:
-            yield self.rows_of(np.array([code], np.int64))
+            for batch in self.reader.lots_of(code, self._frame_bytes):
+                yield self._asked_for(batch)
         else:
             yield from self.load(code)
 
@@ -171,7 +172,9 @@ class DiskBuffer:
 
     def rows_of(self, codes: NDArray[np.int64]) -> Partition:
         """All rows of these codes, in one read of nothing else; they take the frames' room."""
-        batch = self.reader.rows_of(codes, self._frame_bytes)
+        return self._asked_for(self.reader.rows_of(codes, self._frame_bytes))
+
+    def _asked_for(self, batch: pa.RecordBatch) -> Partition:
         self._recorder.partitions_read += 1
         self._recorder.bytes_read += self._count_bytes()
         found = self._shape.row_codes(batch)

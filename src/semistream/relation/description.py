@@ -20,7 +20,7 @@ def describe(manifest: Manifest, pages: PageIndex, index_bytes: int, path: str) 
     """What the version holds. `pages` may be the pages of one shard only."""
     stored = sum(file.bytes for file in manifest.data_files)
     rows = pages.row_count
-    average = int(pages.length.sum()) / rows if rows else 0.0
+    average = pages.stored_bytes(0, len(pages)) / rows if rows else 0.0
     schema = manifest.stored_schema
     exact = KeyCodec([schema.field(name) for name in manifest.key]).exact
     shards = len(manifest.shard_starts) - 1

@@ -230,6 +230,13 @@ class MasterVersion:
         """See the same rows until the block ends, also if they may change."""
         return nullcontext()
 
+    def shared(self) -> AbstractContextManager[str | None]:
+        """The name of a moment that other processes can see until the block ends.
+
+        None if rows never change, or if each process sees a moment of its own.
+        """
+        return nullcontext()
+
     @property
     def is_far(self) -> bool:
         """Whether a read may take tens of milliseconds, but many can be under way at a time."""

@@ -13,5 +13,6 @@ own index finds in its range. Each run of a join sees the table at one moment.
 """
 
 from semistream.relation.databases.master import DatabaseMaster
+from semistream.relation.databases.session import seeing
 
-__all__ = ["DatabaseMaster"]
+__all__ = ["DatabaseMaster", "seeing"]

@@ -9,6 +9,7 @@ environment.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from semistream.errors import OptionError
 from semistream.relation.storage import is_database, without_secrets
 
-__all__ = ["MYSQL", "Address", "Credentials"]
+__all__ = ["MYSQL", "Address", "Credentials", "table_names"]
 
 POSTGRESQL, MYSQL = "postgresql", "mysql"
 _SCHEMES: Final = {
@@ -38,6 +39,8 @@ _SETTINGS: Final = {
 """What a URL may say beside the place: nothing that can be a secret."""
 _OWN: Final = ("table", "key", "columns", "page_bytes", "credentials")
 _LEAST_PAGE: Final = 1024
+_NAME: Final = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+))\s*(?:\.(?=.)|$)""")
+"""A name and the dot behind it; a quoted name may have dots, and its quotes twice."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,13 @@ class Address:
                 f"{without_secrets(url)!r} is no database. Give a URL as "
                 '"postgresql://host/database" or "mysql://host/database".'
             )
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise OptionError(
+                f"The URL {without_secrets(url)} cannot be read. Write it as //host:5432/shop, and "
+                "an address of numbers and colons in square brackets."
+            ) from None
         system = _SCHEMES[parts.scheme]
         _refuse_secrets(url, system, parts.password)
         settings = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -107,6 +116,7 @@ class Address:
         given: tuple[object, object] = (table, page_bytes)
         if not isinstance(given[0], str) or not given[0]:
             raise OptionError(f"table={table!r} must be the name of a table, as table='products'.")
+        table_names(table)
         if not isinstance(given[1], int) or page_bytes < _LEAST_PAGE:
             raise OptionError(f"page_bytes={page_bytes!r} must be at least {_LEAST_PAGE:,}.")
         chosen = None if columns is None else tuple(dict.fromkeys([one, *columns]))
@@ -161,6 +171,11 @@ class Address:
         return f"{place}?{urlencode([*self.settings, *own.items()])}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The table's name, behind that of its schema if that is given."""
+        return table_names(self.table)
+
+    @property
     def server(self) -> str:
         """The database, for messages: without user and settings."""
         return f"{self.system}://{self._host}:{self.port}/{self.database}"
@@ -185,6 +200,28 @@ class Address:
     @property
     def _host(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def table_names(table: str) -> tuple[str, ...]:
+    """The name of a table, behind that of its schema if it is given; quotes keep dots.
+
+    >>> table_names("products"), table_names("sales.products"), table_names('"my.shop"."a.b"')
+    (('products',), ('sales', 'products'), ('my.shop', 'a.b'))
+    """
+    names: list[str] = []
+    place = 0
+    while place < len(table) and (found := _NAME.match(table, place)):
+        double, back, plain = found.groups()
+        names.append(
+            double.replace('""', '"') if double else back.replace("``", "`") if back else plain
+        )
+        place = found.end()
+    if place < len(table) or len(names) not in (1, 2):
+        raise OptionError(
+            f"table={table!r} must be a table, as 'products', or a schema and a table, as "
+            "'sales.products'. Names with a dot have quotes, as '\"my.sales\".products'."
+        )
+    return tuple(names)
 
 
 def _refuse_secrets(url: str, system: str, password: str | None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import KeyTypeError
-from semistream.relation.databases.source import Source, SourceColumn
+from semistream.relation.databases.source import Source, SourceColumn, TooManyBytesError
 from semistream.relation.frame import ALIGNMENT, aligned
 from semistream.relation.page_index import PageIndex
 
@@ -26,9 +26,12 @@ __all__ = ["KeyRanges", "divided"]
 _PLACES: Final = 8
 _SAMPLED: Final = 64
 """Rows that are looked at in each place, to know how wide rows are."""
+_SAMPLE_BYTES: Final = 1 << 20
+"""The most bytes that they may take; fewer are looked at if they are wide."""
+_FEW: Final = 4
+"""Rows that are looked at first, when nothing is known yet."""
 _ROOM: Final = 2
 """A page has room for so many times the rows that it is planned for: rows are added."""
-_AMPLE: Final = 1 << 28
 _HIGHEST: Final = 2**63 - 1
 
 
@@ -64,7 +67,7 @@ def divided(
     first = np.concatenate([[np.iinfo(key.to_pandas_dtype()).min], starts[1:]]).astype(np.int64)
     last = np.concatenate([first[1:] - 1, [np.iinfo(key.to_pandas_dtype()).max]]).astype(np.int64)
     counts = np.full(len(first), rows, np.int32)
-    counts[-1] = source.count_from(int(starts[-1])) if len(starts) else 0
+    counts[-1] = source.count(source.between(int(starts[-1]), _HIGHEST)) if len(starts) else 0
     length = np.maximum(64, counts * width).astype(np.int64)
     nothing = np.zeros(len(first), np.int64)
     return KeyRanges(
@@ -82,8 +85,23 @@ def divided(
 def _row_bytes(source: Source, columns: Sequence[SourceColumn], low: int, high: int) -> float:
     """How wide a row is on average, by some rows from all over the table."""
     size = rows = 0
+    most = _FEW
     for place in range(_PLACES):
         begin = low + (high - low) * place // _PLACES
-        some = source.rows(columns, source.between(begin, high), _AMPLE, limit=_SAMPLED)
-        size, rows = size + some.nbytes, rows + some.num_rows
+        some_bytes, some_rows = _sampled(source, columns, source.between(begin, high), most)
+        size, rows = size + some_bytes, rows + some_rows
+        most = min(_SAMPLED, max(1, _SAMPLE_BYTES * rows // max(2 * size, 1)))
     return max(1.0, size / max(rows, 1))
+
+
+def _sampled(
+    source: Source, columns: Sequence[SourceColumn], condition: str, most: int
+) -> tuple[int, int]:
+    """The bytes of some rows, and how many they are."""
+    while most:
+        try:
+            some = source.rows(columns, condition, _SAMPLE_BYTES, limit=most)
+            return some.nbytes, some.num_rows
+        except TooManyBytesError:
+            most //= 4
+    return _SAMPLE_BYTES, 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from semistream.errors import DatabaseError
 from semistream.relation.databases.address import Address
+from semistream.relation.databases.source import SourceColumn
 from semistream.relation.storage import scrubbed
 
-__all__ = ["connection_error", "lacks_driver", "lost", "query_error"]
+__all__ = ["connection_error", "lacks_driver", "lost", "query_error", "unfit_value"]
 
 
 def lacks_driver(package: str) -> DatabaseError:
@@ -33,9 +36,29 @@ def connection_error(address: Address, refused: bool, no_database: bool) -> Data
     )
 
 
-def query_error(address: Address, reason: str) -> DatabaseError:
-    """The database refuses a query."""
-    return DatabaseError(f"{address.shown} cannot be read: {scrubbed(reason).rstrip('.')}.")
+def query_error(address: Address, reason: str, changed: bool = False) -> DatabaseError:
+    """The database refuses a query; `changed` if it lacks what it had before."""
+    advice = " If the table was changed, open it again." if changed else ""
+    return DatabaseError(f"{address.shown} cannot be read: {scrubbed(reason).rstrip('.')}.{advice}")
+
+
+def unfit_value(
+    address: Address, column: str, before: Sequence[SourceColumn], now: Sequence[SourceColumn]
+) -> DatabaseError:
+    """A value has no place in its column's type: the table has changed, or Arrow lacks it."""
+    types = {one.name: one.type for one in now}
+    changed = [one for one in before if types.get(one.name) != one.type]
+    if changed:
+        told = ", ".join(f"{c.name} was {c.type} and is {types.get(c.name)}" for c in changed)
+        return DatabaseError(
+            f"Columns of {address.shown} were changed since it was opened: {told}. Open it again."
+        )
+    (kind,) = (one.type for one in before if one.name == column)
+    return DatabaseError(
+        f"The column {column!r} of {address.shown} has a value that {kind} cannot hold, as NaN "
+        "among decimals, or a date without a day. Mend the value, or leave the column out: open "
+        "the table with columns=[…] and the others."
+    )
 
 
 def lost(address: Address, reason: str) -> DatabaseError:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.errors import DatabaseError, KeyColumnError, KeyTypeError, OptionError, RowRoomError
 from semistream.keys import Codes
 from semistream.relation.databases.address import Address
 from semistream.relation.databases.division import KeyRanges, divided
+from semistream.relation.databases.faults import unfit_value
 from semistream.relation.databases.reader import NOWHERE, DatabaseReader, in_order
 from semistream.relation.databases.session import Session
-from semistream.relation.databases.source import Source, SourceColumn, TooManyBytesError
+from semistream.relation.databases.source import (
+    Source,
+    SourceColumn,
+    TooManyBytesError,
+    UnfitValueError,
+)
 from semistream.relation.master_table import MasterTable
 from semistream.relation.reader import IO_MODES, PageReader
-from semistream.relation.storage import Location
+from semistream.relation.storage import Location, is_database, without_secrets
 from semistream.relation.updates.change import Change
 from semistream.relation.versions.manifest import Manifest, encode_schema
 from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
@@ -32,6 +39,7 @@ from semistream.row_bytes import widest_row
 
 __all__ = ["DatabaseMaster"]
 
+_T = TypeVar("_T")
 _DIVISION_SHARE: Final = 20
 """Dividing the table anew takes at most one part in so many of the time."""
 
@@ -58,7 +66,8 @@ class DatabaseMaster(MasterTable):
         Args:
             url: the database, as "postgresql://host:5432/shop" or "mysql://host/shop", without a
                 password.
-            table: the table, or a materialized view; with its schema as "sales.products".
+            table: the table, or a materialized view; with its schema as "sales.products". A name
+                with a dot in it has quotes, as '"my.sales".products'.
             key: the key column.
             columns: the columns to read beside the key, by default all.
             page_bytes: the room for a range of keys; ranges are planned to fill half of it.
@@ -82,9 +91,35 @@ class DatabaseMaster(MasterTable):
             _OPEN[known] = master
         return master
 
+    @classmethod
+    def open(cls, path: Location, version: int | None = None) -> MasterTable:
+        """The table at the URL of a database, as `location` gives it."""
+        if not is_database(path):
+            raise OptionError(
+                f"{without_secrets(path)!r} is no database. Open a master table of files with "
+                "MasterTable.open."
+            )
+        return super().open(path, version)
+
+    @classmethod
+    def build(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the database has the table already."""
+        raise OptionError(
+            "A DatabaseMaster reads a table that its database has already, so it builds none. Open "
+            "it with ss.DatabaseMaster(url, table=…, key=…), or build files with MasterTable.build."
+        )
+
+    @classmethod
+    def from_arrow(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refused, as `build` is."""
+        cls.build()
+
     def _open(self, address: Address) -> None:
         self._address = address
         self._session = Session(address)
+        self._sharing: Session | None = None
+        """The connection that holds a moment for other processes."""
+        self._found_columns: list[SourceColumn] = []
         self._read_columns: list[SourceColumn] = []
         self._divided_at = self._division_seconds = 0.0
         with self._session.held(self._look):
@@ -146,6 +181,14 @@ class DatabaseMaster(MasterTable):
         """See the table as of one moment until the block ends."""
         return self._session.held(self._renew)
 
+    @contextmanager
+    def shared(self) -> Iterator[str | None]:
+        """The name of a moment that other processes can see; None in MariaDB and MySQL."""
+        if self._sharing is None:
+            self._sharing = Session(self._address)
+        with self._sharing.held(_nothing):
+            yield self._sharing.read(lambda source: source.shared())
+
     def reader(self, io: str = "buffered") -> PageReader:
         """A reader of ranges of keys."""
         if io not in IO_MODES:
@@ -154,12 +197,42 @@ class DatabaseMaster(MasterTable):
 
     def rows_between(self, low: int, high: int, most_bytes: int) -> pa.RecordBatch:
         """The rows whose keys are in low..high, by key."""
-        return self._rows(lambda source: source.between(low, high), most_bytes, f"{low} to {high}")
+        try:
+            return self._rows(lambda source: source.between(low, high), most_bytes)
+        except TooManyBytesError as error:
+            # The next moment begins with another division.
+            self._divided_at = -float("inf")
+            with self.held():
+                rows = self._session.read(lambda source: source.count(source.between(low, high)))
+            raise self._too_wide(
+                f"the {rows:,} rows of the keys {low} to {high}", rows, error
+            ) from None
 
     def rows_among(self, codes: Codes, most_bytes: int) -> pa.RecordBatch:
         """The rows with these keys, by key."""
-        asked = f"{len(codes):,} keys"
-        return self._rows(lambda source: source.among(codes), most_bytes, asked)
+        try:
+            return self._rows(lambda source: source.among(codes), most_bytes)
+        except TooManyBytesError as error:
+            raise self._too_wide(f"the rows of {len(codes):,} keys", 1, error) from None
+
+    def rows_in_lots(self, code: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The rows with this key, as many at a time as there is room for."""
+        one, rows = np.array([code], np.int64), 0
+        limit, offset = 0, None
+        while True:
+            try:
+                batch = self._rows(lambda source: source.among(one), most_bytes, limit, offset)
+            except TooManyBytesError as error:
+                if limit == 1 or (limit and str(error)):
+                    raise self._too_wide(f"rows of the key {code}", 1, error) from None
+                fitting = int(most_bytes / 2 / max(1.0, self._row_bytes))
+                limit, offset = max(1, limit // 4 or fitting), rows
+                continue
+            yield batch
+            rows += batch.num_rows
+            if batch.num_rows < limit or not limit:
+                return
+            offset = rows
 
     def at_version(self, version: int) -> MasterTable:
         """The same: a database keeps no versions."""
@@ -200,6 +273,8 @@ class DatabaseMaster(MasterTable):
     def close(self) -> None:
         """Close the connection; the next run makes another."""
         self._session.close()
+        if self._sharing is not None:
+            self._sharing.close()
 
     def __repr__(self) -> str:
         return (
@@ -213,8 +288,8 @@ class DatabaseMaster(MasterTable):
 
     def _look(self) -> None:
         """Look which columns and which index the table has."""
-        found = self._session.read(lambda source: source.columns())
-        self._read_columns = _chosen(self._address, found)
+        self._found_columns = self._session.read(lambda source: source.columns())
+        self._read_columns = _chosen(self._address, self._found_columns)
         self._check_index()
 
     def _check_index(self) -> None:
@@ -235,37 +310,52 @@ class DatabaseMaster(MasterTable):
         started = time.monotonic()
         address, columns = self._address, self._read_columns
         (key,) = (column.type for column in columns if column.name == address.key)
-        ranges = self._session.read(
-            lambda source: divided(source, columns, key, address.page_bytes)
-        )
+        ranges = self._asked(lambda source: divided(source, columns, key, address.page_bytes))
         self._divided_at = time.monotonic()
         self._division_seconds = self._divided_at - started
         return ranges
 
     def _rows(
-        self, condition: Callable[[Source], str], most_bytes: int, asked: str
+        self,
+        condition: Callable[[Source], str],
+        most_bytes: int,
+        limit: int = 0,
+        offset: int | None = None,
     ) -> pa.RecordBatch:
         def query(source: Source) -> pa.RecordBatch:
-            return source.rows(self._read_columns, condition(source), most_bytes)
+            return source.rows(self._read_columns, condition(source), most_bytes, limit, offset)
 
-        try:
-            with self.held():
-                found = self._session.read(query)
-        except TooManyBytesError:
-            raise self._too_wide(asked, most_bytes) from None
+        with self.held():
+            found = self._asked(query)
         batch = pa.RecordBatch.from_arrays(found.columns, schema=self.stored_schema)
         if batch.nbytes > self.widest_row and widest_row(batch) > self.widest_row:
-            raise self._too_wide(asked, self.widest_row)
+            raise TooManyBytesError
         return in_order(batch, self._row_codes(batch))
 
-    def _too_wide(self, asked: str, most_bytes: int) -> RowRoomError:
-        # The next moment begins with another division.
-        self._divided_at = -float("inf")
+    def _asked(self, query: Callable[[Source], _T]) -> _T:
+        """What a query finds; `DatabaseError` for values that have no place in their types."""
+        try:
+            return self._session.read(query)
+        except UnfitValueError as error:
+            now = self._session.read(lambda source: source.columns())
+            # Whoever opens it again gets the table as it is.
+            _OPEN.pop((os.getpid(), self.location), None)
+            raise unfit_value(self._address, str(error), self._found_columns, now) from None
+
+    @property
+    def _row_bytes(self) -> float:
+        """How wide a row is on average, as far as that is known."""
+        return float(self.pages.length.sum()) / max(self.pages.row_count, 1)
+
+    def _too_wide(self, asked: str, rows: int, reason: TooManyBytesError) -> RowRoomError:
+        """What to do when `asked`, of so many rows, has no room."""
+        needed = max(2 * self.page_bytes, int(2 * rows * self._row_bytes))
+        advice = str(reason) or (
+            f"Open the table with page_bytes={1 << (needed - 1).bit_length()}, or leave out wide "
+            "columns with columns=[…]. If many rows were added meanwhile, run it again."
+        )
         return RowRoomError(
-            f"The rows of {self.path} for {asked} take more than the {most_bytes:,} bytes that "
-            "there is room for: many were added since the table was divided, or they are far wider "
-            f"than others. Run it again; if that is not enough, open the table with more than "
-            f"page_bytes={self.page_bytes}, or without its wide columns."
+            f"In {self.path} {asked} have more bytes than there is room for. {advice}"
         )
 
     def _updated(self, change: Change, everything: bool = False) -> MasterTable:
@@ -311,6 +401,10 @@ def _widest(columns: Sequence[SourceColumn], page_bytes: int) -> int:
         else:
             total += 1 + -(-column.type.bit_width // 8)
     return min(total, page_bytes)
+
+
+def _nothing() -> None:
+    """Nothing is looked at in a moment that is held for others."""
 
 
 _OPEN: WeakValueDictionary[tuple[int, str], DatabaseMaster] = WeakValueDictionary()

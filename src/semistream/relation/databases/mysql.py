@@ -3,11 +3,15 @@ r"""A table in MariaDB or MySQL, read as one text for many rows.
 Their drivers for Python make an object of each value. So the server is asked to write all rows of
 an answer as one CSV text, in one value, which Arrow parses:
 
-    SELECT count(*), GROUP_CONCAT(CONCAT_WS(',', id, '"' || name || '"', …) SEPARATOR '\n')
+    SELECT count(*), GROUP_CONCAT(CONCAT(id, ',', '"', name, '"', …) SEPARATOR '\n')
+
+A value is cut where the server's max_allowed_packet ends, with no more than a warning. So warnings
+are looked at, and rows that are too wide to be in one value come in one each.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,7 +22,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from semistream.arrow_arrays import no_rows
-from semistream.errors import DatabaseError
+from semistream.errors import DatabaseError, InternalError
 from semistream.keys import Codes
 from semistream.relation.databases.address import Address
 from semistream.relation.databases.faults import connection_error, lacks_driver, query_error
@@ -26,6 +30,7 @@ from semistream.relation.databases.source import (
     LostConnectionError,
     SourceColumn,
     TooManyBytesError,
+    UnfitValueError,
     listed,
 )
 
@@ -47,14 +52,19 @@ _TIMES: Final = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 _MOST_DIGITS: Final = 38
-_TEXT_PER_BYTE: Final = 4
-"""Bytes of text for one of Arrow's, at most: those of bytes as hexadecimal numbers, about."""
+_TEXT_PER_BYTE: Final = 6
+"""Bytes of text for one of Arrow's, at most: those of floats, of 4 bytes and up to 24 letters."""
 _SETTINGS: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "SET SESSION sql_mode = '', time_zone = '+00:00', group_concat_max_len = 1073741824",
+    "SET SESSION sql_mode = '', time_zone = '+00:00'",
 )
 _REFUSED: Final = (1045, 1698, 1251, 2059)
 _NO_DATABASE: Final = (1044, 1049)
+_CHANGED: Final = (1054, 1146)
+"""There is no such column, no such table."""
+_CUT: Final = (1260, 1301)
+"""A warning: a text was cut, or is null, because it is too long."""
+_CSV_COLUMN: Final = re.compile(r"CSV column #(\d+)")
 _LOST: Final = (0, 1053, 1927, 2006, 2013, 2055, 4031)
 
 
@@ -69,7 +79,7 @@ class MySQL:
             raise lacks_driver("PyMySQL") from None
         self._address = address
         self._error: type[Exception] = pymysql.MySQLError
-        self._table = ".".join(_name(part) for part in address.table.split("."))
+        self._table = ".".join(map(_name, address.names))
         self._key = _name(address.key)
         login, settings = address.taken_from(), dict(address.settings)
         try:
@@ -90,8 +100,17 @@ class MySQL:
             raise connection_error(address, code in _REFUSED, code in _NO_DATABASE) from None
         for setting in _SETTINGS:
             self._run(setting)
+        ((packet,),) = self._run("SELECT @@max_allowed_packet")
+        self._packet = int(packet)
+        self._longest = 0
+        """The longest text that the server may write, as it was told last."""
+        self._in_order: str | None = None
 
-    def begin(self) -> None:
+    def shared(self) -> str | None:
+        """None: its moments cannot be shared."""
+        return None
+
+    def begin(self, moment: str | None = None) -> None:
         """Begin a transaction that reads the table as it is now."""
         self._run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 
@@ -138,27 +157,31 @@ class MySQL:
         return f"{self._key} IN ({listed(codes)})"
 
     def rows(
-        self, columns: Sequence[SourceColumn], condition: str, most_bytes: int, limit: int = 0
+        self,
+        columns: Sequence[SourceColumn],
+        condition: str,
+        most_bytes: int,
+        limit: int = 0,
+        offset: int | None = None,
     ) -> pa.RecordBatch:
         """The rows for which a condition holds."""
-        line = f"CONCAT_WS(',', {', '.join(column.sql for column in columns)})"
+        # Null if one of them is, which is so only for a value that is too long.
+        values = ", ',', ".join(column.sql for column in columns)
+        line = f"CONCAT({values})"
         source = f"{self._table} WHERE {condition}"
         if limit:
+            order = self._key if offset is None else self._stable_order
             source = (
-                f"(SELECT * FROM {source} ORDER BY {self._key} LIMIT {limit}) AS {_name('first')}"
+                f"(SELECT * FROM {source} ORDER BY {order} LIMIT {limit} OFFSET {offset or 0}) "
+                f"AS {_name('some')}"
             )
-        ((count, text),) = self._run(
-            f"SELECT count(*), CAST(GROUP_CONCAT({line} SEPARATOR '\n') AS BINARY) FROM {source}"
-        )
+        count, text = self._text(line, source, _TEXT_PER_BYTE * most_bytes)
         schema = pa.schema([(column.name, column.type) for column in columns])
         if not count:
             return no_rows(schema)
-        if len(text) > _TEXT_PER_BYTE * most_bytes:
-            raise TooManyBytesError
         batch = self._parsed(text, schema)
         if batch.num_rows != count:
-            # The server cuts a value at its max_allowed_packet.
-            raise TooManyBytesError
+            raise InternalError("Rows of MariaDB were lost on the way. Please report this.")
         if batch.nbytes > most_bytes:
             raise TooManyBytesError
         return batch
@@ -185,16 +208,62 @@ class MySQL:
             starts.append(int(found[0][0]))
         return np.array(starts, np.int64)
 
-    def count_from(self, low: int) -> int:
-        """How many rows have a key that is not below `low`."""
-        ((count,),) = self._run(f"SELECT count(*) FROM {self._table} WHERE {self._key} >= {low}")
+    def count(self, condition: str) -> int:
+        """For how many rows a condition holds."""
+        ((count,),) = self._run(f"SELECT count(*) FROM {self._table} WHERE {condition}")
         return int(count)
+
+    def _text(self, line: str, source: str, most: int) -> tuple[int, bytes]:
+        """How many rows there are, and their lines, which have at most `most` bytes together."""
+        longest = min(most, self._packet)
+        if longest != self._longest:
+            # So the server sends no more than there is room for.
+            self._run(f"SET SESSION group_concat_max_len = {longest}")
+            self._longest = longest
+        together = f"CAST(GROUP_CONCAT({line} SEPARATOR '\n') AS BINARY)"
+        (((count, text),), is_cut) = self._ran(f"SELECT count(*), {together} FROM {source}")
+        if not is_cut:
+            return count, text
+        if most > self._packet:
+            self._refuse_wider(line, source, most)
+            lines = self._run(f"SELECT CAST({line} AS BINARY) FROM {source}")
+            return len(lines), b"\n".join(text for (text,) in lines)
+        raise TooManyBytesError
+
+    def _refuse_wider(self, line: str, source: str, most: int) -> None:
+        """`TooManyBytesError` unless each line has room in a packet, and all in `most` bytes."""
+        ((without, size),) = self._run(
+            f"SELECT count(*) - count({line}), sum(octet_length({line}) + 1) FROM {source}"
+        )
+        if without:
+            raise TooManyBytesError(
+                f"One has more text than the server's max_allowed_packet, {self._packet:,} bytes: "
+                "set that higher, or leave out wide columns with columns=[…]."
+            )
+        if size > most:
+            raise TooManyBytesError
+
+    @property
+    def _stable_order(self) -> str:
+        """The columns of the primary key."""
+        if self._in_order is None:
+            found = self._run(
+                f"SELECT column_name FROM information_schema.statistics WHERE {self._is_it} "
+                "AND index_name = 'PRIMARY' ORDER BY seq_in_index"
+            )
+            self._in_order = ", ".join(_name(name) for (name,) in found)
+        if not self._in_order:
+            raise TooManyBytesError(
+                "The table has no primary key, by which they could be read in lots: give it one, "
+                "or open it with a larger page_bytes."
+            )
+        return self._in_order
 
     @property
     def _is_it(self) -> str:
         """The condition that something is of this table."""
-        schema, _, table = self._address.table.rpartition(".")
-        owner = _literal(schema) if schema else "DATABASE()"
+        *schema, table = self._address.names
+        owner = _literal(schema[0]) if schema else "DATABASE()"
         return f"table_schema = {owner} AND table_name = {_literal(table)}"
 
     def _refuse_without_snapshots(self) -> None:
@@ -229,14 +298,28 @@ class MySQL:
                 for column, kind in zip(batch.columns, schema.types, strict=True)
             ]
         except pa.ArrowException as error:
-            raise query_error(self._address, f"a value has no place in Arrow: {error}") from None
+            # Not what Arrow says: it shows the value.
+            place = _CSV_COLUMN.search(str(error))
+            if place is None:
+                raise query_error(self._address, "its values cannot be parsed") from None
+            raise UnfitValueError(schema.names[int(place[1])]) from None
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _run(self, sql: str) -> tuple[tuple[Any, ...], ...]:
+        return self._ran(sql)[0]
+
+    def _ran(self, sql: str) -> tuple[tuple[tuple[Any, ...], ...], bool]:
+        """What a query finds, and whether a text in it was cut."""
         with self._faults(), self._connection.cursor() as cursor:
             cursor.execute(sql)
             found: tuple[tuple[Any, ...], ...] = cursor.fetchall()
-            return found
+            told = cursor.warning_count
+            if not told:
+                return found, False
+            cursor.execute("SHOW WARNINGS")
+            codes = [warning[1] for warning in cursor.fetchall()]
+            # Of many warnings not all are kept.
+            return found, len(codes) < told or any(code in _CUT for code in codes)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -246,7 +329,7 @@ class MySQL:
             code, reason = (*error.args, "", "")[:2] if error.args else (0, "")
             if isinstance(error, OSError) or code in _LOST:
                 raise LostConnectionError(str(reason) or "it is closed") from None
-            raise query_error(self._address, str(reason)) from None
+            raise query_error(self._address, str(reason), code in _CHANGED) from None
 
 
 def _column(
@@ -266,15 +349,24 @@ def _column(
     if kind == "decimal" and digits is not None and digits <= _MOST_DIGITS:
         return SourceColumn(name, _number(quoted), pa.decimal128(digits, scale or 0))
     if kind in _TIMES:
-        return SourceColumn(name, _number(quoted), _TIMES[kind])
+        # A zero date is how MySQL writes that there is none.
+        text = f"CONVERT({quoted} USING utf8mb4)"
+        return SourceColumn(
+            name, f"IF({text} LIKE '0000-00-00%', '', {_number(quoted)})", _TIMES[kind]
+        )
     if kind in _BYTES:
         return SourceColumn(
-            name, f"IFNULL(CONCAT('\"', HEX({quoted}), '\"'), '')", pa.binary(), most
+            name, _unless_null(quoted, f"CONCAT('\"', HEX({quoted}), '\"')"), pa.binary(), most
         )
     # What Arrow lacks comes as the server writes it.
     text = f"CONVERT({quoted} USING utf8mb4)"
-    written = f"IFNULL(CONCAT('\"', REPLACE({text}, '\"', '\"\"'), '\"'), '')"
+    written = _unless_null(quoted, f"CONCAT('\"', REPLACE({text}, '\"', '\"\"'), '\"')")
     return SourceColumn(name, written, pa.string(), None if most is None else 4 * most)
+
+
+def _unless_null(quoted: str, sql: str) -> str:
+    # Not IFNULL: what is too long is null too.
+    return f"IF({quoted} IS NULL, '', {sql})"
 
 
 def _number(sql: str) -> str:

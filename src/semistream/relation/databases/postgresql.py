@@ -6,6 +6,7 @@ value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -28,6 +29,7 @@ from semistream.relation.databases.source import (
     LostConnectionError,
     SourceColumn,
     TooManyBytesError,
+    UnfitValueError,
     listed,
 )
 
@@ -46,6 +48,18 @@ _PLAIN: Final = {
     "timestamp with time zone": pa.timestamp("us", "UTC"),
 }
 _INTEGERS: Final = ("smallint", "integer", "bigint")
+_ENDLESS: Final = {
+    "date": "infinity",
+    "timestamp without time zone": "290000-01-01 00:00:00+00",
+    "timestamp with time zone": "290000-01-01 00:00:00+00",
+}
+"""From when on a time is as good as infinity: Arrow's microseconds end before PostgreSQL's."""
+_FIRST_TIME, _LAST_TIME = "0001-01-01 00:00:00+00", "9999-12-31 00:00:00+00"
+"""What infinities become: times that Arrow, Spark and Python have, in all time zones but one."""
+_CHANGED: Final = ("42703", "42P01")
+"""There is no such column, no such table."""
+_PRECISION: Final = re.compile(r"(?<=time|tamp)\(\d\)")
+"""Of `timestamp(3)`, say: Arrow's have microseconds."""
 _MOST_DIGITS: Final = 38
 _BATCH: Final = "adbc.postgresql.batch_size_hint_bytes"
 _CREDENTIALS: Final = ("authentication failed", "no password supplied", "role ", "pg_hba")
@@ -63,7 +77,7 @@ class PostgreSQL:
             raise lacks_driver("adbc-driver-postgresql") from None
         self._address = address
         self._driver: Any = adbc_driver_manager
-        self._table = ".".join(_name(part) for part in address.table.split("."))
+        self._table = ".".join(map(_name, address.names))
         self._key = _name(address.key)
         try:
             self._database: Any = adbc_driver_postgresql.connect(_uri(address))
@@ -72,9 +86,26 @@ class PostgreSQL:
             # Not "from error": what the driver says may name the user.
             raise _connection_error(address, str(error)) from None
 
-    def begin(self) -> None:
-        """Begin a transaction that reads the table as it is now."""
+    def begin(self, moment: str | None = None) -> None:
+        """Begin a transaction that reads the table as it is now, or as of a shared moment."""
         self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if moment is None:
+            return
+        try:
+            self._run(f"SET TRANSACTION SNAPSHOT {_literal(moment)}")
+        except DatabaseError:
+            raise DatabaseError(
+                f"The moment that all tasks of a batch share in {self._address.server} is gone: "
+                "the driver has lost its connection, or this task has reached another server. Let "
+                "the URL name one server, and start again: the batch runs anew."
+            ) from None
+
+    def shared(self) -> str | None:
+        """The name of this transaction's moment."""
+        # While others read, this connection has nothing to do.
+        self._run("SET LOCAL idle_in_transaction_session_timeout = 0")
+        moment: str = self._queried("SELECT pg_export_snapshot() AS moment")["moment"][0].as_py()
+        return moment
 
     def end(self) -> None:
         """End the transaction."""
@@ -120,20 +151,29 @@ class PostgreSQL:
         return f"{self._key} = ANY ('{{{listed(codes)}}}'::bigint[])"
 
     def rows(
-        self, columns: Sequence[SourceColumn], condition: str, most_bytes: int, limit: int = 0
+        self,
+        columns: Sequence[SourceColumn],
+        condition: str,
+        most_bytes: int,
+        limit: int = 0,
+        offset: int | None = None,
     ) -> pa.RecordBatch:
         """The rows for which a condition holds."""
         chosen = ", ".join(f"{column.sql} AS {_name(column.name)}" for column in columns)
         order = f" ORDER BY {self._key} LIMIT {limit}" if limit else ""
+        if offset is not None:
+            # Where a row lies does not change while a transaction sees it.
+            order = f" ORDER BY tableoid, ctid LIMIT {limit} OFFSET {offset}"
         table = self._queried(
             f"SELECT {chosen} FROM {self._table} WHERE {condition}{order}", most_bytes
         )
         schema = pa.schema([(column.name, column.type) for column in columns])
-        try:
-            # Decimals come as text.
-            (batch,) = table.cast(schema).combine_chunks().to_batches() or [no_rows(schema)]
-        except pa.ArrowException as error:
-            raise query_error(self._address, f"a value has no place in Arrow: {error}") from None
+        # Decimals come as text.
+        fitting = [
+            _fitting(found, column) for found, column in zip(table.columns, columns, strict=True)
+        ]
+        whole = pa.Table.from_arrays(fitting, schema=schema).combine_chunks()
+        (batch,) = whole.to_batches() or [no_rows(schema)]
         return batch
 
     def bounds(self) -> tuple[int, int] | None:
@@ -157,11 +197,9 @@ class PostgreSQL:
             np.sort(to_numpy(found["k"].combine_chunks())) if found.num_rows else np.empty(0, int)
         )
 
-    def count_from(self, low: int) -> int:
-        """How many rows have a key that is not below `low`."""
-        found = self._queried(
-            f"SELECT count(*) AS rows FROM {self._table} WHERE {self._key} >= {_integer(low)}"
-        )
+    def count(self, condition: str) -> int:
+        """For how many rows a condition holds."""
+        found = self._queried(f"SELECT count(*) AS rows FROM {self._table} WHERE {condition}")
         return int(found["rows"][0].as_py())
 
     @property
@@ -204,7 +242,7 @@ class PostgreSQL:
         reason = text.partition("\n")[0].partition("Query was")[0].strip()
         if not state or (state[:2] in ("08", "57") and state != "57014"):
             return LostConnectionError(reason)
-        return query_error(self._address, reason)
+        return query_error(self._address, reason, state in _CHANGED)
 
 
 def _uri(address: Address) -> str:
@@ -226,6 +264,9 @@ def _connection_error(address: Address, text: str) -> DatabaseError:
 
 def _column(attname: str, type: str, most: int) -> SourceColumn:
     name, quoted = attname, _name(attname)
+    type = _PRECISION.sub("", type)
+    if type in _ENDLESS:
+        return SourceColumn(name, _finite(quoted, type), _PLAIN[type])
     if type in _PLAIN:
         return SourceColumn(name, quoted, _PLAIN[type], is_integer=type in _INTEGERS)
     if type == "bytea":
@@ -236,6 +277,22 @@ def _column(attname: str, type: str, most: int) -> SourceColumn:
             return SourceColumn(name, f"{quoted}::text", pa.decimal128(digits, scale))
     # What Arrow lacks comes as PostgreSQL writes it.
     return SourceColumn(name, f"{quoted}::text", pa.string(), 4 * most if most > 0 else None)
+
+
+def _finite(quoted: str, type: str) -> str:
+    """A time, with the nearest ones that are safe in the place of infinities."""
+    return (
+        f"CASE WHEN {quoted} >= {type} '{_ENDLESS[type]}' THEN {type} '{_LAST_TIME}' "
+        f"WHEN {quoted} = {type} '-infinity' THEN {type} '{_FIRST_TIME}' ELSE {quoted} END"
+    )
+
+
+def _fitting(found: pa.ChunkedArray, column: SourceColumn) -> pa.ChunkedArray:
+    try:
+        return found.cast(column.type)
+    except pa.ArrowException:
+        # Not what Arrow says: it shows the value.
+        raise UnfitValueError(column.name) from None
 
 
 def _name(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -28,6 +29,9 @@ class Rows(Protocol):
 
     def rows_among(self, codes: Codes, most_bytes: int) -> pa.RecordBatch:
         """The rows with these keys, by key."""
+
+    def rows_in_lots(self, code: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The rows with this key, as many at a time as there is room for."""
 
 
 class DatabaseReader(PageReader):
@@ -64,6 +68,12 @@ class DatabaseReader(PageReader):
         batch = self._rows.rows_among(np.unique(codes), most_bytes)
         self._count(0, batch)
         return batch
+
+    def lots_of(self, code: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+        """All rows of one code, in as many queries as it takes."""
+        for batch in self._rows.rows_in_lots(code, most_bytes):
+            self._count(0, batch)
+            yield batch
 
     def stretches(
         self, firsts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64]

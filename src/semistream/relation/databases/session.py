@@ -3,6 +3,9 @@
     hold ──► begin, moment 4 ──► reads ──► end        the connection stays for the next hold
               └─ hold again: the same moment
 
+On Spark the driver may hold one for all tasks of a batch, and tell them its name: then each sees
+that moment.
+
 A transaction that stays open keeps a database from clearing away old rows, so it lasts as long as
 somebody holds it, which is a run of a join.
 """
@@ -10,7 +13,7 @@ somebody holds it, which is a run of a join.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import TypeVar
@@ -22,7 +25,7 @@ from semistream.relation.databases.mysql import MySQL
 from semistream.relation.databases.postgresql import PostgreSQL
 from semistream.relation.databases.source import LostConnectionError, Source
 
-__all__ = ["Session"]
+__all__ = ["Session", "seeing"]
 
 _T = TypeVar("_T")
 
@@ -80,9 +83,10 @@ class Session:
 
     def _begin(self) -> None:
         self.moment += 1
+        moment = _SHARED.get(self.address.location)
         if self._open:
             try:
-                self._open[0].begin()
+                self._open[0].begin(moment)
                 return
             except (LostConnectionError, DatabaseError):
                 # It was lost while nobody held it, so nothing is lost with it.
@@ -90,7 +94,7 @@ class Session:
         source: type[MySQL | PostgreSQL] = MySQL if self.address.system == MYSQL else PostgreSQL
         self._open.append(source(self.address))
         try:
-            self._open[0].begin()
+            self._open[0].begin(moment)
         except LostConnectionError as error:
             self.close()
             raise lost(self.address, str(error)) from None
@@ -102,6 +106,21 @@ class Session:
                 self._open[0].end()
             except (LostConnectionError, DatabaseError):
                 self.close()
+
+
+_SHARED: dict[str, str] = {}
+"""Names of the moments that this process sees, by the location of the master."""
+
+
+@contextmanager
+def seeing(moments: Mapping[str, str]) -> Iterator[None]:
+    """Let all new transactions see these moments, which somebody holds, until the block ends."""
+    _SHARED.update(moments)
+    try:
+        yield
+    finally:
+        for location in moments:
+            _SHARED.pop(location, None)
 
 
 def _close(sources: list[Source]) -> None:

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from semistream.arrow_arrays import strings, to_arrow
 from semistream.keys import Codes
 
-__all__ = ["LostConnectionError", "Source", "SourceColumn", "TooManyBytesError", "listed"]
+__all__ = [
+    "LostConnectionError",
+    "Source",
+    "SourceColumn",
+    "TooManyBytesError",
+    "UnfitValueError",
+    "listed",
+]
 
 
 class SourceColumn(NamedTuple):
@@ -30,7 +37,11 @@ class SourceColumn(NamedTuple):
 
 
 class TooManyBytesError(Exception):
-    """More rows, or wider ones, were found than there is room for."""
+    """More rows, or wider ones, were found than there is room for; its text may say what to do."""
+
+
+class UnfitValueError(Exception):
+    """A value is there that the type of its column, which is the text, cannot hold."""
 
 
 class LostConnectionError(Exception):
@@ -40,8 +51,14 @@ class LostConnectionError(Exception):
 class Source(Protocol):
     """A connection to one table. One thread at a time."""
 
-    def begin(self) -> None:
-        """Begin a transaction that reads the table as it is now, however long it lasts."""
+    def begin(self, moment: str | None = None) -> None:
+        """Begin a transaction that reads the table as it is now, however long it lasts.
+
+        Or as of the `moment` that another connection has shared, and still holds.
+        """
+
+    def shared(self) -> str | None:
+        """The name of this transaction's moment, for other connections; None if there is none."""
 
     def end(self) -> None:
         """End the transaction."""
@@ -62,11 +79,17 @@ class Source(Protocol):
         """The condition that the key is one of these."""
 
     def rows(
-        self, columns: Sequence[SourceColumn], condition: str, most_bytes: int, limit: int = 0
+        self,
+        columns: Sequence[SourceColumn],
+        condition: str,
+        most_bytes: int,
+        limit: int = 0,
+        offset: int | None = None,
     ) -> pa.RecordBatch:
         """The rows for which a condition holds, in any order; the first `limit` by key, if given.
 
-        `TooManyBytesError` if they take more than `most_bytes`.
+        With an `offset`, `limit` rows from there on, in an order that is the same for the whole
+        transaction. `TooManyBytesError` if they take more than `most_bytes`, and `UnfitValueError`.
         """
 
     def bounds(self) -> tuple[int, int] | None:
@@ -75,8 +98,8 @@ class Source(Protocol):
     def every(self, rows: int) -> NDArray[np.int64]:
         """The lowest key, and every so many rows the next one; each is above the one before."""
 
-    def count_from(self, low: int) -> int:
-        """How many rows have a key that is not below `low`."""
+    def count(self, condition: str) -> int:
+        """For how many rows a condition holds."""
 
 
 def listed(codes: Codes) -> str:

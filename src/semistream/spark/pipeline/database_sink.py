@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from semistream.crash_points import reached
 from semistream.durations import parse_duration
 from semistream.errors import SinkError
+from semistream.relation.databases.address import table_names
 from semistream.relation.storage import without_secrets
 from semistream.spark.pipeline.databases import Database, database_of
 
@@ -34,6 +35,8 @@ Rows = Callable[[], Iterable[pa.RecordBatch]]
 """Rows that can be read again."""
 
 _BATCHES: Final = "semistream_batches"
+_NONE: Final = -1
+"""The number of a writer's last batch before its first."""
 _PAUSE_SECONDS: Final = 1.0
 
 
@@ -46,7 +49,8 @@ class DatabaseSink:
     """
 
     table: str
-    """Its name, with its schema if it is in another than the connection's: "shop.sales"."""
+    """Its name, with its schema if it is in another than the connection's: "shop.sales". A name
+    with a dot in it has quotes: '"my.shop".sales'."""
     url: str
     """"postgresql://${DB_USER}:${DB_PASSWORD}@host:5432/shop", or "mariadb://…": variables of the
     environment, which alone may have a password."""
@@ -59,6 +63,7 @@ class DatabaseSink:
     def check(self, columns: list[str]) -> None:
         """Raise unless the database answers and the table has the columns."""
         database = database_of(self.url)
+        table_names(self.table)
         parse_duration(self.patience, "patience")
         with self._explaining(database), closing(database.connect()) as connection:
             self._columns(database, connection.cursor(), columns)
@@ -90,10 +95,11 @@ class DatabaseSink:
             names: list[str] | None = None
             for some in rows():
                 if names is None:
-                    names = self._columns(database, cursor, some.schema.names)
-                    self._check_types(some.schema)
-                quoted = [database.quoted(name) for name in names]
-                database.put(cursor, self._named(database, self._place[1]), quoted, some)
+                    types = self._columns(database, cursor, some.schema.names)
+                    names = [database.quoted(name) for name in types]
+                    self._check_types(database, some.schema, list(types.values()))
+                self._check_values(database, some)
+                database.put(cursor, self._named(database, self._place[1]), names, some)
             reached("database.rows")
             connection.commit()
             reached("database.committed")
@@ -101,15 +107,29 @@ class DatabaseSink:
     def _is_new(self, database: Database, cursor: Any, batch: int, writer: str) -> bool:
         """Whether the batch is not there yet; then its number is, from the commit on."""
         batches = self._named(database, _BATCHES)
-        cursor.execute(f"SELECT batch FROM {batches} WHERE writer = %s FOR UPDATE", (writer,))
-        last = cursor.fetchone()
+        last = self._last(cursor, batches, writer)
         if last is None:
+            # Another process may be first: then this waits until it is done.
             cursor.execute(
-                f"INSERT INTO {batches} (batch, writer) VALUES (%s, %s)", (batch, writer)
+                f"INSERT INTO {batches} (batch, writer) VALUES (%s, %s){database.unless_there}",
+                (_NONE, writer),
             )
-        elif last[0] < batch:
-            cursor.execute(f"UPDATE {batches} SET batch = %s WHERE writer = %s", (batch, writer))
-        return last is None or last[0] < batch
+            last = self._last(cursor, batches, writer)
+        if last is None:
+            raise SinkError(
+                f"The line of this pipeline in {batches}, in {database.shown}, is not to be seen "
+                "after it was written: its user needs to see, add and change lines there."
+            )
+        if last >= batch:
+            return False
+        cursor.execute(f"UPDATE {batches} SET batch = %s WHERE writer = %s", (batch, writer))
+        return True
+
+    def _last(self, cursor: Any, batches: str, writer: str) -> int | None:
+        """The number of the writer's last batch, locked."""
+        cursor.execute(f"SELECT batch FROM {batches} WHERE writer = %s FOR UPDATE", (writer,))
+        found = cursor.fetchone()
+        return None if found is None else int(found[0])
 
     def _make_batches(self, database: Database, connection: Any, cursor: Any) -> None:
         # Not "if not exists": PostgreSQL asks for the right to make one even if there is one.
@@ -127,9 +147,10 @@ class DatabaseSink:
                     raise
         connection.commit()
 
-    def _columns(self, database: Database, cursor: Any, wanted: Sequence[str]) -> list[str]:
-        """The table's own names of the columns; `SinkError` if it lacks some."""
-        found = {name.lower(): name for name in self._found(database, cursor, self._place[1])}
+    def _columns(self, database: Database, cursor: Any, wanted: Sequence[str]) -> dict[str, str]:
+        """The table's own names of the columns, and types; `SinkError` if it lacks some."""
+        types = self._found(database, cursor, self._place[1])
+        found = {name.lower(): name for name in types}
         if not found:
             raise SinkError(
                 f"There is no table {self.table} in {database.shown}, or it may not be read. Make "
@@ -147,22 +168,39 @@ class DatabaseSink:
                 f"The table {self.table} in {database.shown} has no column {', '.join(missing)}; "
                 f"it has {', '.join(found.values())}. Add the column, or leave it out of the rows."
             )
-        return [found[name.lower()] for name in wanted]
+        return {found[name.lower()]: types[found[name.lower()]] for name in wanted}
 
-    def _check_types(self, schema: pa.Schema) -> None:
+    def _check_types(self, database: Database, schema: pa.Schema, types: Sequence[str]) -> None:
         nested = [one.name for one in schema if pa.types.is_nested(one.type)]
         if nested:
             raise SinkError(
                 f"The rows for {self.table} have columns with fields or lists in them: "
                 f"{', '.join(nested)}. Make them text in a step, as with to_json."
             )
+        for one, kind in zip(schema, types, strict=True):
+            if database.loses(one.type, kind):
+                raise SinkError(
+                    f"The rows for {self.table} have {one.type} in {one.name}, but the table has "
+                    f"{kind} there, which cannot hold all of such values. Cast it in a step, or "
+                    "change the column; nothing of the batch is there, and nothing is lost."
+                )
 
-    def _found(self, database: Database, cursor: Any, table: str) -> list[str]:
-        """The columns of a table; none if there is no such table."""
-        query = "SELECT column_name FROM information_schema.columns AS t"
-        return self._ask(database, cursor, query, table)
+    def _check_values(self, database: Database, rows: pa.RecordBatch) -> None:
+        for name, values in zip(rows.schema.names, rows.columns, strict=True):
+            if database.lacks(values):
+                raise SinkError(
+                    f"The rows for {self.table} have NaN or an infinity in {name}, and "
+                    f"{database.name} has neither. Make them null in a step, as with "
+                    f"if(abs({name}) < double('infinity'), {name}, null); nothing of the batch is "
+                    "there, and nothing is lost."
+                )
 
-    def _ask(self, database: Database, cursor: Any, query: str, table: str) -> list[str]:
+    def _found(self, database: Database, cursor: Any, table: str) -> dict[str, str]:
+        """The columns of a table and their types; none if there is no such table."""
+        query = "SELECT column_name, data_type FROM information_schema.columns AS t"
+        return dict(self._ask(database, cursor, query, table))
+
+    def _ask(self, database: Database, cursor: Any, query: str, table: str) -> list[Any]:
         """What the information schema, as `t`, says of a table in the sink's schema."""
         schema, _ = self._place
         here = database.here if schema is None else "%s"
@@ -171,13 +209,13 @@ class DatabaseSink:
             f"{query} WHERE t.table_schema = {here} AND t.table_name = %s",
             named if schema is None else (schema, *named),
         )
-        return [row[0] for row in cursor.fetchall()]
+        return list(cursor.fetchall())
 
     @property
     def _place(self) -> tuple[str | None, str]:
         """Schema and table."""
-        schema, _, table = self.table.rpartition(".")
-        return schema or None, table
+        *schema, table = table_names(self.table)
+        return schema[0] if schema else None, table
 
     def _named(self, database: Database, table: str) -> str:
         schema = self._place[0]

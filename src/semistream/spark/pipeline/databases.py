@@ -28,6 +28,7 @@ _STATEMENT_BYTES: Final = 1 << 20
 _CONNECT_SECONDS: Final = 10
 _MARIADB_LOST: Final = (1044, 1045, 1049, 1053, 1205, 1213, 1927)
 """Not let in, three kinds; shuts down; two kinds of locks; killed. From 2000 on: not reached."""
+_WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint")
 _HEX: Final = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2")
 
 
@@ -37,6 +38,8 @@ class Database(ABC):
     name: str
     quote: str
     """What names of tables and columns are quoted with."""
+    unless_there: str
+    """What INSERT ends with, so that a row that is there stays."""
     here: str
     """SQL for the schema that a table is in if its name does not say so."""
     plain_tables: str = ""
@@ -60,6 +63,17 @@ class Database(ABC):
     @abstractmethod
     def put(self, cursor: Any, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         """Add rows to a table; names are quoted already."""
+
+    def loses(self, kind: pa.DataType, column: str) -> bool:
+        """Whether a column of this type would take less than the whole value, without a word."""
+        if column in _WHOLE:
+            has_fractions = pa.types.is_decimal(kind) and kind.scale > 0
+            return bool(pa.types.is_floating(kind) or has_fractions)
+        return column == "date" and bool(pa.types.is_timestamp(kind))
+
+    def lacks(self, values: pa.Array) -> bool:
+        """Whether it has no such values at all."""
+        return False
 
     def quoted(self, name: str) -> str:
         """A name as SQL has it."""
@@ -104,6 +118,7 @@ class PostgreSQL(Database):
 
     name = "PostgreSQL"
     quote = '"'
+    unless_there = " ON CONFLICT DO NOTHING"
     here = "current_schema()"
     driver = "psycopg"
 
@@ -140,6 +155,7 @@ class MariaDB(Database):
 
     name = "MariaDB"
     quote = "`"
+    unless_there = " ON DUPLICATE KEY UPDATE writer = writer"
     here = "DATABASE()"
     plain_tables = (
         "SELECT t.engine FROM information_schema.tables AS t JOIN information_schema.engines AS e "
@@ -166,6 +182,15 @@ class MariaDB(Database):
         code = error.args[0] if error.args else 0
         is_lost = code in _MARIADB_LOST or (isinstance(code, int) and 2000 <= code < 3000)
         return isinstance(error, module.err.OperationalError) and is_lost
+
+    def loses(self, kind: pa.DataType, column: str) -> bool:
+        """As others do, and texts are rounded too."""
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        return super().loses(kind, column) or (column in _WHOLE and is_text)
+
+    def lacks(self, values: pa.Array) -> bool:
+        """Whether there is an infinity, or what is no number."""
+        return pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() is False
 
     def put(self, cursor: Any, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         """Insert the rows, a statement for about a megabyte of them."""

@@ -6,7 +6,8 @@ version of the master.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -23,7 +24,15 @@ from semistream.spark.pipeline.batch_log import BatchRecord
 from semistream.spark.pipeline.stage_task import ORIGIN, VERDICT, Join, place
 from semistream.spark.schema import carried_types, still_has
 
-__all__ = ["Joiner", "MasterJoin", "OneMaster", "Planned", "Versions", "check_version"]
+__all__ = [
+    "Joiner",
+    "MasterJoin",
+    "OneMaster",
+    "Planned",
+    "Versions",
+    "check_version",
+    "shared_moments",
+]
 
 Joiner: TypeAlias = Callable[..., tuple[JoinTask, StructType]]
 """`join_task` of a left join, with all arguments that are the same for every batch."""
@@ -71,6 +80,9 @@ class MasterJoin(Protocol):
     def located(self, versions: Versions) -> Mapping[str, int]:
         """Where each master is, with its version."""
 
+    def masters(self) -> Iterable[MasterTable]:
+        """What was opened for the batch that was planned last."""
+
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The left join of a judged frame, with the versions on record."""
 
@@ -103,6 +115,10 @@ class OneMaster:
     def located(self, versions: Versions) -> Mapping[str, int]:
         """Where the master is, with its version."""
         return {self._location: versions.version}
+
+    def masters(self) -> Iterable[MasterTable]:
+        """The master."""
+        return [self._master]
 
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The left join of a judged frame's tuples.
@@ -137,6 +153,18 @@ class OneMaster:
                 frame.drop(VERDICT, ORIGIN), master, on=on, columns=columns, known_as=known_as
             )
         return self._tasks[master.version, waits]
+
+
+@contextmanager
+def shared_moments(masters: Iterable[MasterTable]) -> Iterator[dict[str, str]]:
+    """Moments that all tasks of a batch can see until the block ends, by location.
+
+    Those of databases that can share them: files never change.
+    """
+    by_location = {master.location: master for master in masters}
+    with ExitStack() as stack:
+        moments = {name: stack.enter_context(one.shared()) for name, one in by_location.items()}
+        yield {name: moment for name, moment in moments.items() if moment is not None}
 
 
 def check_version(master: MasterTable, payload: Sequence[str], types: Sequence[str]) -> None:

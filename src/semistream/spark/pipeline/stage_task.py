@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from semistream.arrow_arrays import strings, to_arrow, to_numpy
 from semistream.crash_points import reached
+from semistream.relation.databases import seeing
 from semistream.sampling import Sample, chosen
 from semistream.spark.columns import PREFIX
 from semistream.spark.pipeline.folders import Folder
@@ -119,12 +120,15 @@ class StageTask:
     codec: str = "snappy"
     schemas: Mapping[str, str] = field(default_factory=dict)
     """Spark's schemas of what sinks get, by folder, as JSON."""
+    moments: Mapping[str, str] = field(default_factory=dict)
+    """Of masters in databases, by location, what all tasks see."""
 
     def __call__(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Write all rows of the task; one row, with what was written, unless there is nothing."""
         run = _Run(self)
-        for rows in self.join(run.entering(batches), run.measured):
-            run.left(rows)
+        with seeing(self.moments):
+            for rows in self.join(run.entering(batches), run.measured):
+                run.left(rows)
         if run.arrived or run.left_out:
             yield pa.RecordBatch.from_arrays([strings([json.dumps(run.told())])], names=["told"])
 

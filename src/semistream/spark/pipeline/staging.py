@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ from semistream.spark.pipeline.batch_frame import BatchShape
 from semistream.spark.pipeline.batch_log import BatchRecord, Counts
 from semistream.spark.pipeline.capacity import chunk_count, put_off
 from semistream.spark.pipeline.folders import Folder, Note
-from semistream.spark.pipeline.master_join import Planned
+from semistream.spark.pipeline.master_join import Planned, shared_moments
 from semistream.spark.pipeline.outlets import Outlets
 from semistream.spark.pipeline.parquet_files import WrittenFile
 from semistream.spark.pipeline.queues import TupleQueue, rows_in
@@ -92,9 +92,10 @@ class Staging:
 
         def write(_: str) -> None:
             tasks.create()
-            run = shipped(task, join.name)
-            rows = join.placed(frame).mapInArrow(run, "told string")
-            told.extend(json.loads(row.told) for row in rows.collect())
+            with shared_moments(self._shape.join.masters()) as moments:
+                run = shipped(replace(task, moments=moments), join.name)
+                rows = join.placed(frame).mapInArrow(run, "told string")
+                told.extend(json.loads(row.told) for row in rows.collect())
             reached("stage.told")
 
         def note(written: Folder) -> Note:

@@ -8,7 +8,7 @@ the tuple comes out of the star several times, and goes on once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -123,6 +123,10 @@ class StarJoin:
     def located(self, versions: Versions) -> Mapping[str, int]:
         """Where each master is, with its version."""
         return {self._masters[name].location: one for name, one in versions.versions.items()}
+
+    def masters(self) -> Iterable[MasterTable]:
+        """The masters of all look-ups."""
+        return self._masters.values()
 
     def planned(self, frame: DataFrame, record: BatchRecord, learned: str | None) -> Planned:
         """The star of a judged frame's tuples."""
