@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -31,3 +33,11 @@ def test_each_text_is_one_record_or_kept_whole(spark: SparkSession) -> None:
     assert values == [(1, 2), (3, None), (4, None), (None, None)]
     corrupt = [row._corrupt_record for row in found]
     assert corrupt == [None] * len(FINE) + BROKEN + [None]
+
+
+def test_bytes_that_are_no_text_are_no_record(spark: SparkSession) -> None:
+    broken = b'{"id": 1, "name": "Z\xfcrich"}'
+    frame = spark.createDataFrame([(broken,)], "value binary")
+    (row,) = ss.parsed(frame, "id long, name string").collect()
+    kind, _, kept = row._corrupt_record.partition(":")
+    assert (kind, base64.b64decode(kept)) == ("base64", broken)

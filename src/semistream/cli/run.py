@@ -315,7 +315,7 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
         terms |= {"as_of": join.as_of, "tolerance": join.tolerance, "io": join.io}
         terms |= {"max_staleness": asked.master.max_staleness, **join.options}
     return Pipeline(
-        stream_of(asked.source, spark),
+        stream_of(asked.source, spark, whole=rejected is not None),
         _lookups(asked.lookup) if asked.master is None else asked.master.opened(),
         sink=sink_of_table(asked.sink),
         checkpoint=whole.checkpoint,
@@ -335,8 +335,10 @@ def pipeline_of(asked: PipelineFile, spark: SparkSession, metrics: Path, once: b
     )
 
 
-def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
-    """The stream that a file asks for."""
+def stream_of(source: SourceTable, spark: SparkSession, whole: bool = False) -> DataFrame:
+    """The stream that a file asks for; `whole` as for `ss.parsed`."""
+    from semistream.spark.records import parsed, selected
+
     if source.format == "semistream":
         from semistream.spark.source import check_streaming
 
@@ -352,12 +354,10 @@ def stream_of(source: SourceTable, spark: SparkSession) -> DataFrame:
         reader = reader.schema(source.schema)
     frame = reader.load() if source.path is None else reader.load(source.path)
     if source.value is not None:
-        from semistream.spark.records import parsed
-
         assert source.schema is not None  # The file was checked.
-        keep = tuple(source.keep)
-        frame = parsed(frame, source.schema, format=source.value, keep=keep, key=source.key)
-    return frame.selectExpr(*source.select) if source.select else frame
+        keep, kind = tuple(source.keep), source.value
+        frame = parsed(frame, source.schema, format=kind, keep=keep, key=source.key, whole=whole)
+    return selected(frame, source.select) if source.select else frame
 
 
 def sink_of_table(table: SinkTable) -> SinkLike:
