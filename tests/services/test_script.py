@@ -17,7 +17,18 @@ ROOT = Path(__file__).parents[2]
 def test_a_signal_ends_the_services_and_the_command(tmp_path: Path) -> None:
     told = tmp_path / "told"
     script = f"echo $$ $SEMISTREAM_TEST_S3 > {told}.new && mv {told}.new {told}; exec sleep 600"
-    order = [sys.executable, "-m", "tests.services", "run", "--only", "s3", "--", "sh", "-c", script]
+    order = [
+        sys.executable,
+        "-m",
+        "tests.services",
+        "run",
+        "--only",
+        "s3",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(order, cwd=ROOT, env=environment) as process:
         while not told.exists():

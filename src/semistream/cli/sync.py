@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from semistream.cli.frames import naming_log, spark_errors, spark_session
+from semistream.cli.pipeline_check import check_source
 from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable, read_file
+from semistream.cli.pipeline_parts import options_of, stream_of
 from semistream.cli.report import reported, side
-from semistream.cli.run import log_file, stopped_by_signals, stream_of
+from semistream.cli.run import log_file, stopped_by_signals
 from semistream.durations import parse_duration
 from semistream.errors import SparkLostError
 
@@ -70,6 +72,7 @@ def sync(
     console = side()
     with reported(console):
         asked = read_file(SyncFile, file)
+        check_source(asked.source, asked)
         master = asked.master.opened()
         terms = replace(asked.sync, trigger="availableNow") if once else asked.sync
         log = log_file(terms.log, terms.checkpoint)
@@ -134,10 +137,10 @@ def _polling(master: MasterTable, asked: SyncFile, spark: SparkSession) -> Polli
     """What the file says of a table that is polled."""
     from semistream.spark.sync.polling import Polling, with_driver
 
-    source, terms = asked.source, asked.sync
+    source, terms, options = asked.source, asked.sync, options_of(asked.source)
 
     def read() -> DataFrame:
-        frame = spark.read.format(source.format).options(**with_driver(source.options)).load()
+        frame = spark.read.format(source.format).options(**with_driver(options)).load()
         return frame.selectExpr(*source.select) if source.select else frame
 
     return Polling(

@@ -31,8 +31,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from semistream.errors import OptionError, StreamSchemaError
 from semistream.spark.avro_records import AvroRecords
 from semistream.spark.columns import PREFIX
+from semistream.spark.sql_columns import column_names, no_columns
 
-__all__ = ["CORRUPT", "RECORD", "parsed", "selected"]
+__all__ = ["CORRUPT", "RECORD", "check_columns", "check_schema", "parsed", "selected"]
 
 CORRUPT: Final = "_corrupt_record"
 """Where Spark's readers, and `parsed`, put a record that they could not parse."""
@@ -71,12 +72,10 @@ def parsed(
     A record is kept as its text. Bytes that are no text are kept in base 64: those of Avro as they
     are, and JSON that is not UTF-8 with "base64:" before them.
     """
-    if format not in _FORMATS:
-        raise OptionError(f"format={format!r} is not known. Use one of: {', '.join(_FORMATS)}.")
-    wanted = (column, *keep, *(() if key is None else ("key",)))
-    missing = [name for name in wanted if name not in df.columns]
-    if missing:
-        raise StreamSchemaError(f"The stream has no column {missing}; it has {df.columns}.")
+    for text in (schema, key):
+        if text is not None:
+            check_schema(text, format)
+    check_columns(df.columns, (column, *keep, *(() if key is None else ("key",))))
     read = _json if format == "json" else _avro
     if key is None:
         df, record, corrupt, kept = read(df.select(column, *keep), column, schema)
@@ -96,6 +95,29 @@ def parsed(
     return fields.select("record.*", CORRUPT, *([RECORD] if whole else []), *keep)
 
 
+def check_schema(schema: str | StructType, format: str) -> None:
+    """Raise unless it can be a schema of records in this format; Spark is not asked."""
+    if format not in _FORMATS:
+        raise OptionError(f"Records in {format!r} are not known. Use one of: {_list(_FORMATS)}.")
+    if format == "avro":
+        names = [field.name for field in _of_avro(schema).fields]
+    elif isinstance(schema, str):
+        names = column_names(schema)
+    else:
+        names = schema.names
+    if CORRUPT in names:
+        raise OptionError(f"schema has a column {CORRUPT}; it is added by itself. Leave it out.")
+
+
+def check_columns(there: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise unless a stream has these columns."""
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise StreamSchemaError(
+            f"The stream has no column {_list(missing)}; it has {_list(there)}. Name those only."
+        )
+
+
 def selected(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     """The columns that SQL expressions make, and those that a rejected tuple needs."""
     made = frame.selectExpr(*expressions)
@@ -113,11 +135,9 @@ def _json(df: DataFrame, column: str, schema: str | StructType) -> _Read:
     try:
         found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except PySparkException as error:
-        raise _no_columns(schema) from error
+        raise no_columns(schema) from error
     if not isinstance(found, StructType):
-        raise _no_columns(schema)
-    if CORRUPT in found.names:
-        raise OptionError(f"schema has a column {CORRUPT}; it is added by itself. Leave it out.")
+        raise no_columns(schema)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     whole = StructType([*found.fields, StructField(CORRUPT, StringType())])
     text = col(column).cast("string")
@@ -125,30 +145,27 @@ def _json(df: DataFrame, column: str, schema: str | StructType) -> _Read:
     # Spark reads the first object of a text, and says nothing of what follows it.
     alone = size(from_json(concat(lit("["), text, lit("]")), "array<string>")) == 1
     is_text = is_valid_utf8(text)
-    kept = when(is_text, text).otherwise(
-        concat(lit("base64:"), base64(col(column).cast("binary")))
-    )
+    kept = when(is_text, text).otherwise(concat(lit("base64:"), base64(col(column).cast("binary"))))
     is_one = is_text & record[CORRUPT].isNull() & coalesce(alone, lit(False))
     return df, record.dropFields(CORRUPT), when(text.isNotNull() & ~is_one, kept), kept
 
 
-def _no_columns(schema: object) -> OptionError:
-    return OptionError(
-        f"schema={schema!r} is not a list of columns as SQL has it: "
-        '"product_id long, quantity int".'
-    )
-
-
 def _avro(df: DataFrame, column: str, schema: str | StructType) -> _Read:
     """Records that are bytes of Avro, and are kept in base 64."""
-    if not isinstance(schema, str):
-        raise OptionError("For Avro, schema is the writer's schema as JSON, or a file *.avsc.")
-    records = AvroRecords(schema)
-    if CORRUPT in (field.name for field in records.fields):
-        raise OptionError(f"schema has a column {CORRUPT}; it is added by itself. Leave it out.")
+    records = _of_avro(schema)
     names = f"{PREFIX}{column}", f"{PREFIX}{column}_corrupt"
     kind = from_arrow_schema(pa.schema(records.fields))
     new = [StructField(names[0], kind), StructField(names[1], StringType())]
     add = partial(AvroRecords.added, records, column=column, record=names[0], corrupt=names[1])
     whole = df.mapInArrow(add, StructType([*df.schema.fields, *new]))
     return whole, col(names[0]), col(names[1]), base64(col(column).cast("binary"))
+
+
+def _of_avro(schema: str | StructType) -> AvroRecords:
+    if not isinstance(schema, str):
+        raise OptionError("For Avro, schema is the writer's schema as JSON, or a file *.avsc.")
+    return AvroRecords(schema)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -56,10 +56,14 @@ class DatabaseSink:
     def __repr__(self) -> str:
         return f"DatabaseSink({self.table!r}, {without_secrets(self.url)!r})"
 
+    def database(self) -> Database:
+        """The database, which is not asked; raises if the sink cannot be as it is given."""
+        parse_duration(self.patience, "patience")
+        return database_of(self.url)
+
     def check(self, columns: list[str]) -> None:
         """Raise unless the database answers and the table has the columns."""
-        database = database_of(self.url)
-        parse_duration(self.patience, "patience")
+        database = self.database()
         with self._explaining(database), closing(database.connect()) as connection:
             self._columns(database, connection.cursor(), columns)
 
