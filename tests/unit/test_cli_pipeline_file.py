@@ -139,6 +139,17 @@ def test_a_master_in_a_database(read: Read) -> None:
     assert (one.database, one.on, one.path) == ("mysql://host/shop", "id", None)
 
 
+def test_the_place_of_a_database_may_be_in_the_environment(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semistream.relation.DatabaseMaster", lambda url, **_: url)
+    monkeypatch.setenv("DB_USER", "a/b")
+    monkeypatch.setenv("DB_HOST", "h")
+    found = read(master=DATABASE.replace("//host", "//${DB_USER}@${DB_HOST}")).master
+    assert found is not None
+    assert str(found.opened()) == "mysql://a%2Fb@h/shop"
+
+
 def test_look_ups_instead_of_a_master(read: Read) -> None:
     second = (
         '\n[[lookup]]\npath = "n"\non = { a = "b" }\nhow = "left"\nprefix = "n_"\nname = "other"'

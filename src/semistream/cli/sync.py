@@ -77,6 +77,8 @@ def sync(
         terms = replace(asked.sync, trigger="availableNow") if once else asked.sync
         log = log_file(terms.log, terms.checkpoint)
         with naming_log(log), spark_errors(str(file)), stopped_by_signals() as signalled:
+            from semistream.spark.sync.polling import jdbc_errors
+
             spark = spark_session(log, asked.connectors, **asked.settings)
             shown = 0
 
@@ -89,8 +91,10 @@ def sync(
             try:
                 if asked.source.format == "jdbc":
                     wait = None if once else parse_duration(terms.every, "every")
-                    polling = _polling(master, asked, spark)
-                    last: SyncStatus | None = _polled(polling, wait, signalled, tell)
+                    last: SyncStatus | None
+                    with jdbc_errors(options_of(asked.source)):
+                        polling = _polling(master, asked, spark)
+                        last = _polled(polling, wait, signalled, tell)
                 else:
                     arguments = asdict(terms) | {"pinned_by": terms.pinned_by or ()}
                     for name in ("log", "overlap"):

@@ -21,7 +21,7 @@ import pyspark
 
 from semistream.errors import ConnectorError
 
-__all__ = ["CONNECTORS", "Connector", "check_has", "misfit", "resolved"]
+__all__ = ["CONNECTORS", "JDBC", "Connector", "check_has", "misfit", "resolved"]
 
 _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
@@ -52,11 +52,12 @@ A part of the Kafka connector is not in every mirror in each version. Its versio
 """
 
 
-_JDBC: Final = {
+JDBC: Final = {
     "jdbc:postgresql:": "postgresql",
     "jdbc:mariadb:": "mariadb",
     "jdbc:mysql:": "mariadb",
 }
+"""Which connector has the driver for a URL."""
 _LINKER: Final = re.compile(
     r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
     r"IncompatibleClassChangeError|IllegalAccessError)\b"
@@ -174,7 +175,7 @@ def check_has(
     Of JDBC, `format` is the URL. `where` names what needs it. Jars that come by another way are
     not looked into.
     """
-    name = next((one for scheme, one in _JDBC.items() if format.startswith(scheme)), format)
+    name = next((one for scheme, one in JDBC.items() if format.startswith(scheme)), format)
     if name not in CONNECTORS or name in names or _has_own_jars(conf):
         return
     artifact = CONNECTORS[name].coordinates(name, spark).split(":")[1]
