@@ -146,7 +146,7 @@ class ChangeShape:
         """
         order = [one.alias(sequence_name(i)) for i, one in enumerate(sequence or self.sequence)]
         df, is_old = self._with_old_keys(df.where(self.is_change))
-        columns = self.columns | {
+        columns = dict(self.columns) | {
             name: F.when(is_old, old).otherwise(self.columns[name])
             for name, old in self.old_key.items()
         }
