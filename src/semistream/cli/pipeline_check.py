@@ -93,7 +93,7 @@ def _check_outlets(asked: PipelineFile) -> None:
         with _naming(where):
             sink = sink_of_table(table)
             if isinstance(sink, DatabaseSink):
-                sink.database()
+                sink.check_settings()
     with _naming("[unmatched]"):
         unmatched = None if asked.unmatched is None else unmatched_of(asked.unmatched)
     rejected = None if asked.rejected is None else sink_of_table(asked.rejected)

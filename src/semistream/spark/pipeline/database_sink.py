@@ -56,14 +56,15 @@ class DatabaseSink:
     def __repr__(self) -> str:
         return f"DatabaseSink({self.table!r}, {without_secrets(self.url)!r})"
 
-    def database(self) -> Database:
-        """The database, which is not asked; raises if the sink cannot be as it is given."""
+    def check_settings(self) -> None:
+        """Raise if the sink cannot be as it is given; the database is not asked."""
         parse_duration(self.patience, "patience")
-        return database_of(self.url)
+        database_of(self.url)
 
     def check(self, columns: list[str]) -> None:
         """Raise unless the database answers and the table has the columns."""
-        database = self.database()
+        self.check_settings()
+        database = database_of(self.url)
         with self._explaining(database), closing(database.connect()) as connection:
             self._columns(database, connection.cursor(), columns)
 
