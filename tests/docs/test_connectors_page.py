@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from semistream.cli.pipeline_file import PipelineFile
-from semistream.cli.run import sink_of_table
+from semistream.cli.pipeline_parts import sink_of_table
 from semistream.spark.connectors import CONNECTORS
 
 PAGE = Path(__file__).parents[2] / "docs" / "connectors.md"

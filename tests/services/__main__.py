@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from tests.services.databases import MariaDB, Postgres
 from tests.services.jars import jars
@@ -71,6 +72,26 @@ def install() -> None:
         jars(name)
 
 
+def _exit(number: int, _: object) -> NoReturn:
+    """Leave as after an error, so that all that was started is ended; once."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _ended(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command to its end, and end it with us; its exit code."""
+    with subprocess.Popen(command, env=os.environ | environment) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
 def _installed(order: Sequence[str]) -> None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(order, env=environment, capture_output=True, text=True, check=False)
@@ -91,14 +112,14 @@ def main() -> int:
     run.add_argument("--only", action="append", choices=sorted(ALL))
     run.add_argument("command", nargs="+")
     asked = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
     try:
         if asked.order == "install":
             install()
             return 0
         with running(asked.only or list(ALL)) as environment:
-            return subprocess.run(
-                asked.command, env=os.environ | environment, check=False
-            ).returncode
+            return _ended(asked.command, environment)
     except ServiceError as error:
         print(error, file=sys.stderr)
         return 1

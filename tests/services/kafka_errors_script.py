@@ -11,7 +11,7 @@ from pathlib import Path
 
 from semistream.cli.frames import spark_session
 from semistream.cli.pipeline_file import PipelineFile
-from semistream.cli.run import pipeline_of
+from semistream.cli.pipeline_parts import pipeline_of
 from semistream.errors import SemistreamError
 from tests.services.conftest import Topics, where
 from tests.services.kafka_sales import as_json, master, pipeline_file, postgres_sink, sales

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,8 +52,13 @@ class Database:
         url = f"jdbc:{self.kind}://{self._at.hostname}:{self._at.port}{self._at.path}"
         return (
             f'url = "{url}"\nuser = "{self._at.username}"\n'
-            f'password = "{unquote(self._at.password or "")}"\ndbtable = "{table}"\n'
+            f'password = "${{SHOP_PASSWORD}}"\ndbtable = "{table}"\n'
         )
+
+    @property
+    def password(self) -> str:
+        """As it is in the environment."""
+        return unquote(self._at.password or "")
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -90,8 +97,15 @@ connectors = ["{kind}"]
     )
     database.run(*(put(n, f"name {n}", f"10:00:00.{n:06d}") for n in range(50)))
     order = [sys.executable, "-m", "semistream", "master", "sync", str(file)]
+    wrong = os.environ | {"SHOP_PASSWORD": "wrong"}
+    refused = subprocess.run(order, capture_output=True, text=True, check=False, env=wrong)
+    said = refused.stderr.splitlines()[-1]
+    assert re.search(r"The table polled at jdbc:\S+ cannot be read: .*(password|denied)", said), (
+        said
+    )
+    right = os.environ | {"SHOP_PASSWORD": database.password}
     with open(folder / "out", "wb") as out:
-        running = subprocess.Popen(order, stdout=out, stderr=out)
+        running = subprocess.Popen(order, stdout=out, stderr=out, env=right)
     try:
 
         def is_followed() -> bool:

@@ -141,6 +141,42 @@ def test_a_key_that_an_update_has_changed_is_gone(spark: SparkSession, tmp_path:
     assert rows_in(master.sync(spark.createDataFrame(rows, schema)).master) == {(2, "a")}
 
 
+def test_an_event_that_has_changed_the_key_removes_the_old_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    row = "struct<id: long, value: string>"
+    schema = f"op string, before {row}, after {row}, source struct<lsn: long>"
+    start = pa.table({"id": [1, 3, 5], "value": ["a", "c", "e"]})
+    master = ss.MasterTable.from_arrow(start, tmp_path / "m", key="id")
+    rows = [
+        ("u", (1, None), (2, "a"), (7,)),
+        # Two keys that change places, in one commit.
+        ("u", (3, "c"), (4, "c"), (8,)),
+        ("u", (4, "d"), (3, "d"), (8,)),
+        ("u", (5, "e"), (5, "f"), (9,)),
+    ]
+    done = master.sync(spark.createDataFrame(rows, schema))
+    assert rows_in(done.master) == {(2, "a"), (3, "d"), (4, "c"), (5, "f")}
+    assert (done.status().changes, done.status().deleted) == (4, 1)
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+def test_of_two_changes_with_one_sequence_it_is_always_the_same_that_counts(
+    spark: SparkSession, tmp_path: Path, offsets: bool
+) -> None:
+    rows = [(1, f"value {i}", 7, i) for i in range(20)]
+    found = set()
+    for turn in range(3):
+        some = rows[turn * 5 :] + rows[: turn * 5]
+        frame = spark.createDataFrame(some, "id long, value string, at long, offset long")
+        master = ss.MasterTable.from_arrow(EMPTY, tmp_path / str(turn), key="id")
+        frame = frame.repartition(turn + 1)
+        done = master.sync(frame if offsets else frame.drop("offset"), sequence_by="at")
+        found |= rows_in(done.master)
+    assert len(found) == 1
+    assert not offsets or found == {(1, "value 19")}
+
+
 def test_a_polled_table_says_itself_which_rows_are_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -235,6 +271,7 @@ BAD: dict[str, tuple[str, list[tuple[Any, ...]], dict[str, Any], str]] = {
     "null order": (SCHEMA, [(1, "a", "insert", None)], {}, "a null in '_commit_version'"),
     "format": (SCHEMA, [], {"format": "avro"}, "format='avro' is not known"),
     "no event": (SCHEMA, [], {"format": "debezium"}, "needs the column 'after'"),
+    "deletes": (SCHEMA, [], {"apply_as_deletes": "value"}, "'value' is of type string, and must s"),
     "no history": (SCHEMA, [], {"stored_as": "scd2"}, "was built with valid=None"),
     "stored as": (SCHEMA, [], {"stored_as": "scd3"}, "stored_as='scd3' is not known"),
 }

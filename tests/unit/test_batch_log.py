@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from semistream.errors import CheckpointError
-from semistream.relation.storage import storage_at
+from semistream.relation.storage import RemoteStorage, storage_at
 from semistream.spark.pipeline import batch_log
 from semistream.spark.pipeline.batch_log import BatchLog, BatchRecord, Counts, Outcome
 
@@ -56,3 +57,25 @@ def test_pins_of_a_checkpoint_in_an_object_store(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batch_log, "storage_at", at)
     assert batch_log.pinned_versions("s3://bucket/checkpoint?region=x") == set()
     assert asked == ["s3://bucket/checkpoint/semistream?region=x"]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_batch_that_is_withdrawn_is_decided_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    place = tmp_path / "log"
+    if not is_local:
+        # A store without links, which keeps a seal beside what was published.
+        (place / "batches").mkdir(parents=True)
+        store = RemoteStorage(pafs.LocalFileSystem(), str(place), str(place))
+        monkeypatch.setattr(batch_log, "storage_at", lambda _: store)
+    first = BatchRecord(0, 7, 2.0, 3, ("entry",))
+    log = BatchLog(place)
+    log.begin(first)
+    kept = Path(log.withdraw(first))
+    again = BatchLog(place)
+    assert (again.unfinished, again.next_number, again.of_stream_batch(7)) == (None, 0, None)
+    second = BatchRecord(0, 7, 4.0, 5)
+    again.begin(second)
+    assert BatchLog(place).unfinished == second
+    assert json.loads(kept.read_text())["version"] == 3

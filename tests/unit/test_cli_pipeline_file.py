@@ -38,6 +38,11 @@ def read(tmp_path: Path) -> Read:
     return written
 
 
+def without(text: str, *starts: str) -> str:
+    """The lines that do not start so."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith(starts))
+
+
 def test_the_least_that_can_be_given(read: Read) -> None:
     found = read()
     assert found.master is not None
@@ -59,7 +64,13 @@ def test_the_example_is_valid_with_what_it_has_commented_out(tmp_path: Path) -> 
     opened = [line.removeprefix("# ") if " = " in line or "# [" in line else line for line in lines]
     text = "\n".join(opened).replace('path = "warehouse/sales"\n', "")
     path = tmp_path / "all.toml"
-    path.write_text(text, "utf-8")
+    # A master is in a database or in files.
+    in_files, in_database = ('path = "products', "cache"), ("database =", 'table = "p', 'key = "p')
+    path.write_text(without(text, *in_files), "utf-8")
+    master = PipelineFile.read(path).master
+    assert master is not None
+    assert (master.table, master.key, master.credentials) == ("products", "product_id", "SHOP")
+    path.write_text(without(text, *in_database, "credentials"), "utf-8")
     found = PipelineFile.read(path)
     assert (found.sink.format, found.sink.table) == ("delta", "sales")
     assert found.deferred is not None
@@ -93,6 +104,7 @@ def test_the_example_with_several_masters_is_valid(tmp_path: Path) -> None:
     path.write_text("\n".join(line.removeprefix("# ") if " = " in line else line for line in lines))
     opened = PipelineFile.read(path).lookup[0]
     assert (opened.name, opened.columns) == ("products", ["name", "price"])
+    assert opened.max_staleness == "10m"
 
 
 def test_terms_of_the_join_and_steps(read: Read) -> None:
@@ -125,6 +137,17 @@ def test_a_master_in_a_database(read: Read) -> None:
     assert (found.database, found.table, found.key) == ("mysql://host/shop", "goods", "id")
     (one,) = read(**STAR | {"[lookup]": DATABASE + '\non = "id"'}).lookup
     assert (one.database, one.on, one.path) == ("mysql://host/shop", "id", None)
+
+
+def test_the_place_of_a_database_may_be_in_the_environment(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semistream.relation.DatabaseMaster", lambda url, **_: url)
+    monkeypatch.setenv("DB_USER", "a/b")
+    monkeypatch.setenv("DB_HOST", "h")
+    found = read(master=DATABASE.replace("//host", "//${DB_USER}@${DB_HOST}")).master
+    assert found is not None
+    assert str(found.opened()) == "mysql://a%2Fb@h/shop"
 
 
 def test_look_ups_instead_of_a_master(read: Read) -> None:
@@ -171,7 +194,12 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
             {"unmatched": 'retry = true\n[unmatched.dead_letters]\npaht = "d"'},
             r"\[unmatched.dead_letters\] has no key paht. Known are: path, format",
         ),
-        ({"rejected": 'path = "r"\nchecks = { a = 1 }'}, "rejected.checks is {'a': 1}; give a tab"),
+        ({"rejected": 'path = "r"\nchecks = { a = 1 }'}, "rejected.checks.a is 1; give a string"),
+        ({"spark": '"spark.x" = 4'}, 'spark."spark.x" is 4; give a string or .*: "4"'),
+        (
+            {"sink": 'format = "mariadb"\ntable = "t"\nurl = "postgresql://h/d"'},
+            r'\[sink\] has format = "mariadb", and its url is one of postgresql. Write',
+        ),
         ({"deferred": ""}, r"\[deferred\] is missing: path"),
         ({"pipeline": ""}, r"\[pipeline\] is missing: checkpoint"),
         ({"master": "path = "}, "is not TOML: Invalid value"),

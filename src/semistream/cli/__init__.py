@@ -3,6 +3,7 @@
     semistream demo        all of it on Spark, with made-up sales
     semistream run         a pipeline from a file
     semistream watch       a pipeline in the browser, while it runs or afterwards
+    semistream unpin       lets a batch go on that stands still on a damaged version
     semistream master      master tables: build, look at, change, follow, clean up
     semistream compare     the algorithms side by side, without Spark
     semistream tune        the best plan for a master table; measure this machine
@@ -24,7 +25,7 @@ from typing import Annotated, Final
 
 import typer
 
-from semistream.cli import compare, compiling, demo, doctor, master, run, sync, tune, watch
+from semistream.cli import compare, compiling, demo, doctor, master, run, sync, tune, unpin, watch
 from semistream.cli.added_commands import ExtensibleGroup
 
 __all__ = ["app"]
@@ -43,6 +44,7 @@ master.master_app.command()(sync.sync)
 app.command()(demo.demo)
 app.command()(run.run)
 app.command()(watch.watch)
+app.command()(unpin.unpin)
 app.command()(compare.compare)
 app.command()(tune.tune)
 app.command()(doctor.doctor)

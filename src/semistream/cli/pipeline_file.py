@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get
 
 from semistream.budget import parse_memory
 from semistream.cli.step_tables import StepTable, step_table
+from semistream.environment import filled_url
 from semistream.errors import OptionError, PipelineFileError
 
 if TYPE_CHECKING:
@@ -43,13 +44,10 @@ _SINK_KEYS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "": ((), ("path", "table", "options")),
 }
 """What each format of a sink needs, and what else it takes; "" is any other."""
-_SYSTEMS: Final = {
-    "postgresql": "PostgreSQL",
-    "postgres": "PostgreSQL",
-    "mariadb": "MariaDB",
-    "mysql": "MariaDB",
-}
-"""What the formats of database sinks, and the beginnings of their URLs, stand for."""
+_SCHEMES: Final = dict.fromkeys(("postgresql", "postgres"), "postgresql") | dict.fromkeys(
+    ("mariadb", "mysql"), "mariadb"
+)
+"""Which databases are of one kind."""
 _SINK_NAMES: Final = ("path", "table", "url", "patience", "topic", "key", "batch_column", "options")
 _WORDS: Final = {
     str: "a string",
@@ -102,7 +100,7 @@ class MasterRef:
     """A folder of the executors' disks, for pages of a master in an object store."""
     cache_bytes: int | str = "10GB"
     database: str | None = None
-    """As "postgresql://host/shop", without a password; with `table` and `key`."""
+    """As "postgresql://${DB_HOST}/shop", without a password; with `table` and `key`."""
     table: str | None = None
     key: str | None = None
     credentials: str | None = None
@@ -132,7 +130,8 @@ class MasterRef:
 
         if self.database is not None:
             table, key = self.table or "", self.key or ""
-            return DatabaseMaster(self.database, table=table, key=key, credentials=self.credentials)
+            url = filled_url(self.database)
+            return DatabaseMaster(url, table=table, key=key, credentials=self.credentials)
         assert self.path is not None
         master = MasterTable.open(self.path)
         return master if self.cache is None else master.cached(self.cache, self.cache_bytes)
@@ -143,10 +142,11 @@ class JoinedMaster(MasterRef):
     """`[master]` of a pipeline."""
 
     max_staleness: int | float | str | None = None
+    """How far it may be behind its source when a batch begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookupTable(MasterRef):
+class LookupTable(JoinedMaster):
     """`[[lookup]]`: one of several master tables, and the arguments of `ss.Lookup`."""
 
     on: str | list[str] | dict[str, str]
@@ -234,11 +234,11 @@ class SinkTable:
                 f"[{where}] has {', '.join(unfit)}, which a sink with format = "
                 f'"{self.format}" does not take. It takes: {", ".join((*needed, *allowed))}.'
             )
-        scheme, known, _ = (self.url or "").partition("://")
-        if known and scheme in _SYSTEMS and _SYSTEMS[scheme] != _SYSTEMS[self.format]:
+        scheme = (self.url or "").partition(":")[0]
+        if scheme in _SCHEMES and _SCHEMES[scheme] != _SCHEMES[self.format]:
             raise PipelineFileError(
-                f'[{where}] has format = "{self.format}", but its url begins with {scheme}://. '
-                "Let both name the same database."
+                f'[{where}] has format = "{self.format}", and its url is one of {scheme}. Write '
+                f'format = "{scheme}", or the url as {self.format}://host/database.'
             )
 
 
@@ -357,6 +357,15 @@ class PipelineFile(SessionSettings):
                 "how, columns, where and so on. Move them there."
             )
 
+    def sinks(self) -> dict[str, SinkTable]:
+        """The tables that are sinks, by their names in the file."""
+        found: dict[str, SinkTable | None] = {"[sink]": self.sink, "[rejected]": self.rejected}
+        if self.unmatched is not None and self.unmatched.retry:
+            found["[unmatched.dead_letters]"] = self.unmatched.dead_letters
+        else:
+            found["[unmatched]"] = self.unmatched
+        return {name: table for name, table in found.items() if table is not None}
+
     @classmethod
     def read(cls, path: Path) -> PipelineFile:
         """Read and check a file; `PipelineFileError` says what is wrong and where."""
@@ -425,10 +434,18 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if _is_a(kind, value):
             return value
     kinds = tuple(kind for kind in kinds if kind is not type(None))
+    if isinstance(value, dict) and all(get_origin(kind) is dict for kind in kinds):
+        inner = get_args(kinds[0])[1]
+        name = next(name for name, one in value.items() if not _is_a(inner, one))
+        shown = name if name.isidentifier() else f'"{name}"'
+        return _value(inner, value[name], f"{where}.{shown}")
     words = dict.fromkeys(_WORDS[_plain(kind)] for kind in kinds)
     from semistream.relation.storage import scrubbed
 
-    raise PipelineFileError(f"{where} is {scrubbed(repr(value))}; give {' or '.join(words)}.")
+    shown = scrubbed(repr(value))
+    # As TOML has it: "4", "true".
+    as_text = f': "{shown.lower()}"' if str in kinds and isinstance(value, int | float) else ""
+    raise PipelineFileError(f"{where} is {shown}; give {' or '.join(words)}{as_text}.")
 
 
 def _is_tables(kind: Any) -> bool:

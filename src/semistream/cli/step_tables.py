@@ -148,7 +148,9 @@ class Select(StepTable):
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The tuples with these columns."""
-        return frame.selectExpr(*self.columns)
+        from semistream.spark.records import selected
+
+        return selected(frame, self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from semistream.cli.frames import naming_log, spark_errors, spark_session
+from semistream.cli.pipeline_check import check_source
 from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable, read_file
+from semistream.cli.pipeline_parts import options_of, stream_of
 from semistream.cli.report import reported, side
-from semistream.cli.run import log_file, stopped_by_signals, stream_of
+from semistream.cli.run import log_file, stopped_by_signals
 from semistream.durations import parse_duration
 from semistream.errors import SparkLostError
 
@@ -70,10 +72,13 @@ def sync(
     console = side()
     with reported(console):
         asked = read_file(SyncFile, file)
+        check_source(asked.source, asked)
         master = asked.master.opened()
         terms = replace(asked.sync, trigger="availableNow") if once else asked.sync
         log = log_file(terms.log, terms.checkpoint)
         with naming_log(log), spark_errors(str(file)), stopped_by_signals() as signalled:
+            from semistream.spark.sync.polling import jdbc_errors
+
             spark = spark_session(log, asked.connectors, **asked.settings)
             shown = 0
 
@@ -86,8 +91,10 @@ def sync(
             try:
                 if asked.source.format == "jdbc":
                     wait = None if once else parse_duration(terms.every, "every")
-                    polling = _polling(master, asked, spark)
-                    last: SyncStatus | None = _polled(polling, wait, signalled, tell)
+                    last: SyncStatus | None
+                    with jdbc_errors(options_of(asked.source)):
+                        polling = _polling(master, asked, spark)
+                        last = _polled(polling, wait, signalled, tell)
                 else:
                     arguments = asdict(terms) | {"pinned_by": terms.pinned_by or ()}
                     for name in ("log", "overlap"):
@@ -134,10 +141,10 @@ def _polling(master: MasterTable, asked: SyncFile, spark: SparkSession) -> Polli
     """What the file says of a table that is polled."""
     from semistream.spark.sync.polling import Polling, with_driver
 
-    source, terms = asked.source, asked.sync
+    source, terms, options = asked.source, asked.sync, options_of(asked.source)
 
     def read() -> DataFrame:
-        frame = spark.read.format(source.format).options(**with_driver(source.options)).load()
+        frame = spark.read.format(source.format).options(**with_driver(options)).load()
         return frame.selectExpr(*source.select) if source.select else frame
 
     return Polling(

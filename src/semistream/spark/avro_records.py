@@ -43,15 +43,18 @@ class AvroRecords:
 
     def __init__(self, schema: str) -> None:
         """`schema` is JSON, or the name of a file with it that ends in .avsc."""
-        text = Path(schema).read_text("utf-8") if schema.endswith(".avsc") else schema
         try:
+            text = Path(schema).read_text("utf-8") if schema.endswith(".avsc") else schema
             self._schema = json.loads(text)
             _fastavro().parse_schema(copy.deepcopy(self._schema))
         except ConnectorError:
             raise
         except Exception as error:
             # Its errors have no common class.
-            raise OptionError(f"schema is not Avro's JSON: {error}.") from error
+            raise OptionError(
+                f"schema is not Avro's JSON ({error}). Give the writer's schema, as "
+                '\'{"type": "record", …}\', or the name of a file *.avsc that has it.'
+            ) from error
         if not isinstance(self._schema, dict) or self._schema.get("type") != "record":
             raise OptionError("schema must be a record of Avro, whose fields become columns.")
         kind = _Types().of(self._schema)

@@ -7,6 +7,8 @@ here knows which. A jar that the session is given as a file is not resolved agai
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pyspark
+
 from semistream.errors import ConnectorError
 
-__all__ = ["CONNECTORS", "Connector", "misfit", "resolved"]
+__all__ = ["CONNECTORS", "JDBC", "Connector", "check_has", "misfit", "resolved"]
 
 _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
@@ -48,6 +52,12 @@ A part of the Kafka connector is not in every mirror in each version. Its versio
 """
 
 
+JDBC: Final = {
+    "jdbc:postgresql:": "postgresql",
+    "jdbc:mariadb:": "mariadb",
+    "jdbc:mysql:": "mariadb",
+}
+"""Which connector has the driver for a URL."""
 _LINKER: Final = re.compile(
     r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
     r"IncompatibleClassChangeError|IllegalAccessError)\b"
@@ -157,6 +167,40 @@ def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Itera
         yield settings
 
 
+def check_has(
+    format: str, where: str, names: Sequence[str], conf: Mapping[str, str], spark: str
+) -> None:
+    """Raise if a session with these connectors and settings would not know a format.
+
+    Of JDBC, `format` is the URL. `where` names what needs it. Jars that come by another way are
+    not looked into.
+    """
+    name = next((one for scheme, one in JDBC.items() if format.startswith(scheme)), format)
+    if name not in CONNECTORS or name in names or _has_own_jars(conf):
+        return
+    artifact = CONNECTORS[name].coordinates(name, spark).split(":")[1]
+    if not any(_spark_home().glob(f"jars/{artifact.partition('_')[0]}*.jar")):
+        known = ", ".join(f'"{one}"' for one in (*names, name))
+        raise ConnectorError(
+            f"{where} needs the {name} connector, which Spark does not have by itself: add "
+            f"connectors = [{known}] to [spark]."
+        )
+
+
+def _has_own_jars(conf: Mapping[str, str]) -> bool:
+    """Whether jars, of whatever kind, come by settings, the environment, or Spark's own files."""
+    home = Path(os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf")
+    defaults = home / "spark-defaults.conf"
+    said = " ".join([*conf, os.environ.get("PYSPARK_SUBMIT_ARGS", "")])
+    if defaults.is_file():
+        said += defaults.read_text("utf-8", "replace")
+    return bool(re.search(r"jars|packages|extraClassPath|spark\.(remote|master)", said))
+
+
+def _spark_home() -> Path:
+    return Path(os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__))
+
+
 def misfit(said: str, spark: str) -> ConnectorError | None:
     """If Java says, in this text, that a jar does not fit: that, in words, with what would."""
     found = _LINKER.search(said)
@@ -183,9 +227,11 @@ def _fitting(name: str | None, spark: str) -> str:
 
 def _known(name: str) -> Connector:
     if name not in CONNECTORS:
+        near = difflib.get_close_matches(name, CONNECTORS, 1)
+        meant = f" Is {near[0]!r} meant?" if near else ""
         raise ConnectorError(
-            f"There is no connector {name!r}. Known are: {', '.join(CONNECTORS)}. For another one "
-            f'give its coordinates: local_session(**{{"{_PACKAGES}": "group:artifact:version"}}).'
+            f"There is no connector {name!r}.{meant} Known are: {', '.join(CONNECTORS)}. For "
+            f'others give coordinates: local_session(**{{"{_PACKAGES}": "group:name:version"}}).'
         )
     return CONNECTORS[name]
 

@@ -78,6 +78,8 @@ def join_star(
     task, schema = star_task(
         df, lookups, memory=memory, freshness=freshness, metrics=metrics, learned=learned
     )
+    for one in task.lookups:
+        one.join.check_fresh()
     if type(preserve_order) is not bool:
         raise OptionError(f"preserve_order={preserve_order!r} must be True or False.")
     return df.mapInArrow(star_operator(replace(task, ordered=preserve_order)), schema)
@@ -136,6 +138,8 @@ class StarTask:
         first = next(filled, None)
         if first is None:
             return
+        for one in self.lookups:
+            one.join.check_fresh()
         schema = nullable(first.schema)
         key = self._key(schema)
         star, warm = _STARS.taken(key)
@@ -324,6 +328,7 @@ def _lookup_task(
         **lookup.terms(),
         **lookup.conditions(),
     )
+    join = replace(join, max_staleness=lookup.most_behind)
     back = {called: name for name, called in one.keys.items()}
     on = tuple((back[called], key) for called, key in one.on.items())
     added = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from semistream.algorithms.options import check_join, check_master, check_options
 from semistream.algorithms.registry import AUTO
+from semistream.durations import parse_duration
 from semistream.errors import OptionError, SemistreamError
 from semistream.matching.terms import Terms
 from semistream.parts.join_shape import On, resolve_on
@@ -34,6 +35,7 @@ class Lookup:
         io: str = "buffered",
         name: str | None = None,
         prefix: str = "",
+        max_staleness: float | str | None = None,
         **options: int | str | bool | None,
     ) -> None:
         """The terms are those of a single join.
@@ -56,6 +58,8 @@ class Lookup:
             name: what plans, metrics and errors call it; by default the name of its folder.
             prefix: goes before the names of the columns it adds, so that a master can be looked
                 up twice, on different keys.
+            max_staleness: how old the master may be, as in `ss.join` and `ss.Pipeline`; for both,
+                not for `star_engine`.
             options: sizes and rules of the algorithm, as `engine` takes them.
         """
         check_master(master)
@@ -75,11 +79,15 @@ class Lookup:
             self.columns = []
         self.io = io
         self.prefix = prefix
+        self.max_staleness = max_staleness
         self.options: Mapping[str, Any] = options
         self.name = _folder(master) if name is None else name
         self._asked = {"where": where, "valid": valid, "as_of": as_of, "tolerance": tolerance}
         with named(self):
             self.asked = Terms.of("inner", where, valid, as_of, tolerance)
+            most = None if max_staleness is None else parse_duration(max_staleness, "max_staleness")
+        self.most_behind = most
+        """`max_staleness` in seconds."""
         self.known_as: Mapping[str, str] = {}
         """Stream columns and the names by which conditions know them, where these are others."""
 
@@ -105,9 +113,15 @@ class Lookup:
 
     def changed(self, **terms: Any) -> Lookup:
         """The same look-up but for some of its arguments."""
-        known = {"master": self.master, "on": self.on, "how": self.how, "columns": self.columns}
+        known: dict[str, Any] = {
+            "master": self.master,
+            "on": self.on,
+            "how": self.how,
+            "columns": self.columns,
+        }
         known |= {"algorithm": self.algorithm, "io": self.io, "name": self.name}
-        known |= {"prefix": self.prefix, **self._asked, **self.options}
+        known |= {"prefix": self.prefix, "max_staleness": self.max_staleness}
+        known |= {**self._asked, **self.options}
         made = Lookup(**{**known, **terms})
         made.known_as = self.known_as
         return made

@@ -82,9 +82,13 @@ def products(n: int, seed: int) -> pa.Table:
         raise OptionError(f"n is {n}; ask for 0 products or more.")
     if seed < 0:
         raise OptionError(f"seed is {seed}; give a whole number of at least 0.")
-    starts = range(0, n, _CHUNK_ROWS)
-    batches = [_product_batch(start, min(start + _CHUNK_ROWS, n), seed) for start in starts]
-    return pa.Table.from_batches(batches, _PRODUCTS)
+    return pa.Table.from_batches(product_batches(n, seed), _PRODUCTS)
+
+
+def product_batches(n: int, seed: int) -> Iterator[pa.RecordBatch]:
+    """The same catalogue a chunk at a time, for more products than memory holds."""
+    for start in range(0, n, _CHUNK_ROWS):
+        yield _product_batch(start, min(start + _CHUNK_ROWS, n), seed)
 
 
 def sales(

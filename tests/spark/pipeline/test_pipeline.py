@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 import semistream as ss
 from semistream.spark.pipeline.sinks import ParquetSink
+from semistream.spark.records import selected
 from semistream.testing import assert_same_rows, oracle_join
 from tests.spark.conftest import Build
 from tests.spark.pipeline.conftest import Shop
@@ -64,6 +65,34 @@ def test_a_record_that_could_not_be_parsed_is_rejected(shop: Shop) -> None:
     assert files.schema.names == ["id", "n", "name", "batch"], "null in all of them"
     found = shop.rows("bad", "_corrupt_record", "reason")
     assert found == [('{"id": 2, "n": ', "corrupt record")]
+
+
+def test_whatever_a_record_is_rejected_for_it_is_kept_whole(shop: Shop) -> None:
+    shop.master()
+    reasons = {
+        '{"id": 1, "n": 1, "more": 7}': None,
+        '{"id": 2, "n": ': "corrupt record",
+        '{"ID": 3, "n": 3}': "id is null",
+        '{"id": 4, "n": 4, "more": 8}': "n is four",
+        '{"id": 9999, "n": 5}': None,
+    }
+    values = pa.array([text.encode() for text in reasons], pa.binary())
+    shop.sell(pa.table({"value": values}), pa.table({"value": values}))
+    stream = ss.parsed(shop.stream("value binary"), "id long, n long", whole=True)
+    shop.run(
+        stream,
+        # The second batch has the tuple that waits, too.
+        unmatched=ss.Retry(backoff="1s", deadline="1h"),
+        clock=iter(range(0, 10**6, 100)).__next__,
+        steps=[lambda frame: selected(frame, ["id", "n"])],
+        rejected=str(shop.folder / "bad"),
+        checks={"n is four": "n != 4"},
+    )
+    assert shop.rows("out", "id", "n") == [(1, 1)] * 2
+    kept = [(text, reason) for text, reason in reasons.items() if reason] * 2
+    assert_same_rows(shop.rows("bad", "_corrupt_record", "reason"), kept)
+    files = ds.dataset(shop.folder / "bad", partitioning="hive")
+    assert files.schema.names == ["id", "n", "_corrupt_record", "reason", "batch"]
 
 
 @pytest.mark.parametrize("rejects", [False, True])

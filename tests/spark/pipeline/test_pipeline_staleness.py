@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import semistream as ss
 from semistream.errors import OptionError, StaleMasterError
 from semistream.relation.following import as_of, note_fresh
 from semistream.testing import ManualClock
@@ -53,3 +54,23 @@ def test_a_master_that_follows_nothing_is_as_old_as_its_version(shop: Shop) -> N
     assert "master_lag_seconds" not in shop.lines("metrics.jsonl")[0]
     with pytest.raises(OptionError, match="max_staleness"):
         shop.pipeline(max_staleness="soon")
+
+
+def test_a_look_up_has_a_limit_of_its_own(shop: Shop) -> None:
+    goods = shop.master()
+    at = as_of(goods.location)
+    shop.sell(5)
+
+    def lookups(limit: str) -> list[ss.Lookup]:
+        one = ss.Lookup(goods, on="id", how="left", max_staleness="1h")
+        return [one, one.changed(name="again", prefix="again_", max_staleness=limit)]
+
+    options: dict[str, Any] = {"on": None, "clock": ManualClock(at + 100)}
+    with pytest.raises(StaleMasterError, match="100 seconds ago, and max_staleness allows 60"):
+        shop.run(master=lookups("1m"), **options)
+    assert shop.run(master=lookups("2m"), **options).status().totals.source == 5
+    with pytest.raises(OptionError, match="Look-up again: max_staleness='soon'"):
+        lookups("soon")
+    sales = shop.spark.createDataFrame([(1,)], "id long")
+    with pytest.raises(StaleMasterError):
+        ss.join_star(sales, lookups("1ms"), memory="1MB")

@@ -19,7 +19,7 @@ from semistream.sampling import Sample
 from semistream.spark.columns import PREFIX, quoted
 from semistream.spark.pipeline.capacity import PUT_OFF
 from semistream.spark.pipeline.master_join import MasterJoin
-from semistream.spark.pipeline.routes import CORRUPT, Checks, Retry
+from semistream.spark.pipeline.routes import Checks, Retry
 from semistream.spark.pipeline.stage_task import (
     ATTEMPT,
     DEFER,
@@ -30,6 +30,7 @@ from semistream.spark.pipeline.stage_task import (
     VERDICT,
     place,
 )
+from semistream.spark.records import CORRUPT, RECORD
 
 __all__ = ["BatchShape", "check_names"]
 
@@ -96,11 +97,15 @@ class BatchShape:
             return source
         names = [*map(quoted, self.stream_columns)]
         added = [ATTEMPT, SINCE] if self._retry is not None else []
+        # Tuples that wait are good: their records are not needed.
+        has_record = source is not None and RECORD in source.columns
+        record = [f"CAST(NULL AS STRING) AS {RECORD}"] if has_record else []
         if source is not None:
+            own = [RECORD] if has_record else []
             new = [f"0 AS {ATTEMPT}", f"CAST(NULL AS BIGINT) AS {SINCE}"] if added else []
-            source = source.selectExpr(*names, *new, f"0 AS {ORIGIN}")
+            source = source.selectExpr(*names, *own, *new, f"0 AS {ORIGIN}")
         back = [
-            part.selectExpr(*names, *added, f"{number} AS {ORIGIN}")
+            part.selectExpr(*names, *record, *added, f"{number} AS {ORIGIN}")
             for number, part in enumerate(waiting, 1)
             if part is not None
         ]
@@ -109,9 +114,14 @@ class BatchShape:
     def judged(self, frame: DataFrame) -> DataFrame:
         """The tuples with their verdicts; a bad tuple is rejected, never deferred.
 
-        Stream columns have numbers for names from here on.
+        Stream columns have numbers for names from here on. If the records came along, a bad tuple
+        has its own in the column that is hidden.
         """
-        columns = [f"{quoted(name)} AS {place(i)}" for i, name in enumerate(self.stream_columns)]
+        values = {name: quoted(name) for name in self.stream_columns}
+        if self.checks is not None and self.hidden is not None and RECORD in frame.columns:
+            is_bad = " OR ".join(f"({fault})" for fault in self.checks.faults)
+            values[self.hidden] = f"CASE WHEN {is_bad} THEN coalesce({self.hidden}, {RECORD}) END"
+        columns = [f"{values[name]} AS {place(i)}" for i, name in enumerate(self.stream_columns)]
         columns += [name for name in (ATTEMPT, SINCE, ORIGIN) if name in frame.columns]
         cases = [] if self.checks is None else self.checks.cases()
         cases += [f"WHEN {PUT_OFF} THEN {DEFER}"] if PUT_OFF in frame.columns else []

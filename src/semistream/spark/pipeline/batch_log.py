@@ -191,6 +191,22 @@ class BatchLog:
         self._storage.remove([_record_name(old), _outcome_name(old)])
         reached("log.forgotten")
 
+    def withdraw(self, record: BatchRecord) -> str:
+        """Forget the record of the unfinished batch, which is then decided anew; where a copy is.
+
+        Nobody may have handed on anything of the batch.
+        """
+        name, kept = _record_name(record.number), f"batches/withdrawn.{uuid4().hex}.json"
+        self._storage.write(kept, self._storage.read(name))
+        stem = name.removesuffix("json").partition("/")[2]
+        files = [e.name for e in self._storage.entries("batches") if e.name.startswith(stem)]
+        self._storage.remove(f"batches/{file}" for file in files)
+        if self._has(name):
+            raise CheckpointError(
+                f"{self._storage.shown(name)} cannot be removed. Look at the rights of its folder."
+            )
+        return self._storage.shown(kept)
+
     def outcomes(self, after: int) -> Iterator[Outcome]:
         """The outcomes of batches after the one of this number, in order."""
         for number in sorted(n for n, is_done in _logged(self._storage) if is_done):

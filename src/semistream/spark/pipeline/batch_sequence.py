@@ -177,9 +177,11 @@ class BatchSequence:
 
     def _as_of(self, versions: Versions, now: float) -> float | None:
         """Up to when the masters have all changes; raises if one is too far behind."""
-        places, most = self._masters.located(versions), self._policy.max_staleness
-        if most is not None:
-            for location, version in places.items():
+        places, own = self._masters.located(versions), self._masters.most_behind
+        for location, version in places.items():
+            limits = (self._policy.max_staleness, own.get(location))
+            most = min((limit for limit in limits if limit is not None), default=None)
+            if most is not None:
                 check_fresh(location, version, most, now)
         found = [followed_as_of(location, version) for location, version in places.items()]
         return min((at for at in found if at is not None), default=None)

@@ -60,11 +60,16 @@ class DatabaseSink:
     def __repr__(self) -> str:
         return f"DatabaseSink({self.table!r}, {without_secrets(self.url)!r})"
 
+    def check_settings(self) -> None:
+        """Raise if the sink cannot be as it is given; the database is not asked."""
+        parse_duration(self.patience, "patience")
+        table_names(self.table)
+        database_of(self.url)
+
     def check(self, columns: list[str]) -> None:
         """Raise unless the database answers and the table has the columns."""
+        self.check_settings()
         database = database_of(self.url)
-        table_names(self.table)
-        parse_duration(self.patience, "patience")
         with self._explaining(database), closing(database.connect()) as connection:
             self._columns(database, connection.cursor(), columns)
 

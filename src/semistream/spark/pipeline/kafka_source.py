@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from semistream.errors import SemistreamError, SinkError, SourceError
+from semistream.errors import OptionError, SemistreamError, SinkError, SourceError
 
-__all__ = ["KafkaSource", "check_answers", "explained_by_kafka", "kafka_sources"]
+__all__ = [
+    "KafkaSource",
+    "check_answers",
+    "check_options",
+    "columns_of",
+    "explained_by_kafka",
+    "kafka_sources",
+]
 
+_SERVERS: Final = "kafka.bootstrap.servers"
+_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _CONNECT_SECONDS: Final = 5.0
 _LOST: Final = "may have been lost because they are not available in Kafka"
@@ -62,8 +71,28 @@ def kafka_sources(source: DataFrame) -> list[KafkaSource]:
             # Another kind of source; what plans are made of is no public part of Spark.
             continue
         topics = next((options[one.lower()] for one in _CHOICES if one.lower() in options), "")
-        found.append(KafkaSource(options.get("kafka.bootstrap.servers", ""), topics))
+        found.append(KafkaSource(options.get(_SERVERS, ""), topics))
     return found
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless options of Spark's Kafka source name servers and topics."""
+    given = {name.lower() for name in options}
+    if _SERVERS not in given:
+        raise OptionError(
+            f'A Kafka source must name its servers. Add "{_SERVERS}" = "host:9092" to its options.'
+        )
+    if sum(one.lower() in given for one in _CHOICES) != 1:
+        raise OptionError(
+            f"A Kafka source must have one of {', '.join(_CHOICES)} in its options. To read two "
+            'topics, add subscribe = "sales,returns".'
+        )
+
+
+def columns_of(options: Mapping[str, Any]) -> list[str]:
+    """The columns of a Kafka source with these options."""
+    asked = {name.lower(): str(value).lower() for name, value in options.items()}
+    return [*_COLUMNS, *(["headers"] if asked.get("includeheaders") == "true" else [])]
 
 
 def check_answers(sources: Sequence[KafkaSource]) -> None:
@@ -73,7 +102,7 @@ def check_answers(sources: Sequence[KafkaSource]) -> None:
         if not any(map(_answers, servers)):
             raise SourceError(
                 f"No Kafka broker answers at {source.servers}, where the {source.shown} should be. "
-                f'Start it, or mend "kafka.bootstrap.servers". {_GO_ON}'
+                f'Start it, or mend "{_SERVERS}". {_GO_ON}'
             )
 
 

@@ -73,6 +73,8 @@ class MasterJoin(Protocol):
     """Columns of the stream: tuples that are alike there are cheap to join together."""
     places: Mapping[str, str]
     """Where each master is, by the name of its look-up, for people to read; "" if there is one."""
+    most_behind: Mapping[str, float]
+    """How many seconds a master may be behind its source, by its place, if a look-up says so."""
 
     def newest(self) -> Versions:
         """The versions that a batch would take now."""
@@ -101,6 +103,7 @@ class OneMaster:
         """Check all that `ss.join` checks."""
         self._join, self._location, self._master = join, master.location, master
         self.places: Mapping[str, str] = {"": str(master.path)}
+        self.most_behind: Mapping[str, float] = {}
         _, self.output = join(source, master, on=on, columns=columns)
         self.payload: Sequence[str] = self.output.names[len(source.columns) :]
         self.key = self.costly = tuple(resolve_on(on, master.key).values())

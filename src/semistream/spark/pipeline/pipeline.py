@@ -60,6 +60,7 @@ from semistream.spark.pipeline.sinks import SinkLike
 from semistream.spark.pipeline.star_join import StarJoin
 from semistream.spark.pipeline.status import Status
 from semistream.spark.pipeline.steps import Step, after_steps, checked_steps
+from semistream.spark.records import RECORD
 from semistream.spark.schema import stream_schema
 from semistream.star.lookup import Lookup
 
@@ -176,7 +177,9 @@ class Pipeline:
         if "preserve_order" in options:
             raise OptionError("A pipeline has no order: its routes are files. Leave it out.")
         self._steps = checked_steps(steps)
-        stream = after_steps(source, self._steps)
+        arriving = after_steps(source, self._steps)
+        self._arriving = arriving.columns
+        stream = arriving.drop(RECORD)
         self._shape = BatchShape(
             stream,
             _join(stream, master, memory, terms),
@@ -331,7 +334,7 @@ class Pipeline:
         """Run one of Spark's micro-batches."""
         assert self._sequence is not None
         try:
-            stepped = after_steps(frame, self._steps, self._shape.stream_columns)
+            stepped = after_steps(frame, self._steps, self._arriving)
             self._sequence.stream_batch(stepped, number)
         except BaseException as error:
             # Spark would only pass its text on; `await_termination` raises the error itself.

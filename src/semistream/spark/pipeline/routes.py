@@ -19,11 +19,9 @@ from semistream.errors import OptionError
 from semistream.spark.columns import quoted
 from semistream.spark.pipeline.sinks import SinkLike, sink_of
 from semistream.spark.pipeline.stage_task import RetryRule
+from semistream.spark.records import CORRUPT
 
-__all__ = ["CORRUPT", "Checks", "Retry", "parse_duration", "retry_rule"]
-
-CORRUPT: Final = "_corrupt_record"
-"""Where Spark's readers put the text of a record that they could not parse."""
+__all__ = ["Checks", "Retry", "parse_duration", "retry_rule"]
 
 _THEN: Final = ("emit", "drop", "dead_letter")
 _COHORTS: Final = 64

@@ -111,6 +111,12 @@ class StarJoin:
         self._masters = {part.lookup.name: part.lookup.master for part in self._parts}
         places = {name: str(master.path) for name, master in self._masters.items()}
         self.places: Mapping[str, str] = places
+        limits = [(one.master.location, one.most_behind) for one in checked]
+        self.most_behind: Mapping[str, float] = {
+            place: min(most for at, most in limits if at == place and most is not None)
+            for place, limit in limits
+            if limit is not None
+        }
         self._tasks: dict[bool, WitnessedStar] = {}
 
     def newest(self) -> Versions:
@@ -174,7 +180,15 @@ class StarJoin:
                 witnesses.append(prefix + master.key[0])
                 columns = list(dict.fromkeys([*columns, master.key[0]]))
             on = {self._places[name]: key for name, key in lookup.pairs().items()}
-            made = lookup.changed(master=master, on=on, how="left", columns=columns, prefix=prefix)
+            made = lookup.changed(
+                master=master,
+                on=on,
+                how="left",
+                columns=columns,
+                prefix=prefix,
+                # It is looked at when a batch begins, and not when it runs again.
+                max_staleness=None,
+            )
             made.known_as = {place: name for name, place in self._places.items()}
             lookups.append(made)
         star, _ = star_task(stream, lookups, memory=self._memory)

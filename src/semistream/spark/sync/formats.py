@@ -7,7 +7,11 @@
                                                   a table that is polled
 
 A row as it was before an update counts as a delete with the update's sequence. The row after it
-wins over that, unless the update has changed the key: then the old key has no row any more.
+wins over that, unless the update has changed the key: then the old key has no row any more. An
+event of Debezium has both rows in one, so one that has changed the key counts as two changes.
+
+If two changes of a key have one sequence, a row wins over a delete, then the higher offset of a
+topic if it is known, and else the same one of them whichever comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +25,16 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from semistream.errors import KeyColumnError, OptionError, StreamSchemaError
 from semistream.history import time_kind
@@ -33,6 +46,7 @@ __all__ = ["AT", "BAD", "COUNT", "DELETED", "FORMATS", "ChangeShape", "sequence_
 
 FORMATS: Final = ("changes", "debezium", "iceberg", "upsert")
 DELETED, BAD, AT, COUNT, _ROW = (f"{PREFIX}{n}" for n in ("deleted", "bad", "at", "count", "row"))
+_TIE, _IS_OLD = f"{PREFIX}tie", f"{PREFIX}is_old"
 _KIND, _ORDINAL = "_change_type", "_change_ordinal"
 _WITH_ROW: Final = {
     "changes": ("insert", "update_postimage"),
@@ -69,6 +83,10 @@ class ChangeShape:
     at: Column
     """When the source made it, in seconds since 1970, if it says so."""
     is_change: Column
+    tie: Sequence[Column]
+    """What decides between changes of one sequence."""
+    old_key: Mapping[str, Column]
+    """The key that a row had before the change, if that is known; empty if the feed has none."""
     history: bool
 
     @classmethod
@@ -93,6 +111,7 @@ class ChangeShape:
         if apply_as_deletes is not None:
             more = apply_as_deletes
             more = _expression(df, more, "apply_as_deletes") if isinstance(more, str) else more
+            _check_boolean(df, more, apply_as_deletes)
             deleted = deleted | F.coalesce(more, F.lit(False))
         without = [
             F.when(one.isNull(), F.lit(f"a null in {name!r}, by which changes are ordered"))
@@ -112,6 +131,8 @@ class ChangeShape:
             F.coalesce(*reader.faults(), *without),
             reader.at(),
             reader.is_change(),
+            reader.tie(columns),
+            reader.old_key(),
             master.valid is not None,
         )
         shape._check_types(df, master)
@@ -124,27 +145,46 @@ class ChangeShape:
         `BAD`, the latest `AT` and their `COUNT`.
         """
         order = [one.alias(sequence_name(i)) for i, one in enumerate(sequence or self.sequence)]
-        rows = df.where(self.is_change).select(
-            *(one.alias(name) for name, one in self.columns.items()),
+        df, is_old = self._with_old_keys(df.where(self.is_change))
+        columns = dict(self.columns) | {
+            name: F.when(is_old, old).otherwise(self.columns[name])
+            for name, old in self.old_key.items()
+        }
+        rows = df.select(
+            *(one.alias(name) for name, one in columns.items()),
             *order,
-            self.deleted.alias(DELETED),
+            (self.deleted | is_old).alias(DELETED),
             self.bad.alias(BAD),
             self.at.alias(AT),
+            F.struct(*self.tie).alias(_TIE),
+            is_old.alias(_IS_OLD),
         )
         names = [sequence_name(i) for i in range(len(order))]
         group = [*self.key, *(names[:1] if self.history else [])]
         others = [name for name in (*self.columns, *names, DELETED) if name not in group]
         last = F.max_by(
-            F.struct(*map(column, others)), F.struct(*map(column, names), ~column(DELETED))
+            F.struct(*map(column, others)),
+            F.struct(*map(column, names), ~column(DELETED), column(_TIE)),
         )
         found = rows.groupBy(*map(column, group)).agg(
             last.alias(_ROW),
             F.max(column(BAD)).alias(BAD),
             F.max(column(AT)).alias(AT),
-            F.count(F.lit(1)).alias(COUNT),
+            F.sum((~column(_IS_OLD)).cast("long")).alias(COUNT),
         )
         kept = [column(name) for name in (*group, BAD, AT, COUNT)]
         return found.select(*kept, *(column(_ROW)[name].alias(name) for name in others))
+
+    def _with_old_keys(self, df: DataFrame) -> tuple[DataFrame, Column]:
+        """The changes, those that have changed the key twice; and which are for the old key."""
+        if not self.old_key:
+            return df, F.lit(False)
+        pairs = [(old, self.columns[name]) for name, old in self.old_key.items()]
+        is_known = reduce(Column.__and__, [old.isNotNull() for old, _ in pairs])
+        is_other = reduce(Column.__or__, [~old.eqNullSafe(new) for old, new in pairs])
+        both = F.when(is_known & is_other, F.array(F.lit(False), F.lit(True)))
+        turns = F.explode(F.coalesce(both, F.array(F.lit(False))))
+        return df.select("*", turns.alias(_IS_OLD)), column(_IS_OLD)
 
     def _check_types(self, df: DataFrame, master: MasterTable) -> None:
         """Raise unless the columns have types that the master's can take."""
@@ -225,6 +265,20 @@ class _Reader:
             return F.lit(True)
         told = [c for c in ("op", "before", "after", "_corrupt_record") if c in self.df.columns]
         return reduce(Column.__or__, [column(name).isNotNull() for name in told])
+
+    def old_key(self) -> dict[str, Column]:
+        """The key in `before` of an event; other feeds have a change of its own for it."""
+        there = self._fields("before") if self.format == "debezium" else ()
+        return {name: _of("before", name) for name in self.key} if {*self.key} <= {*there} else {}
+
+    def tie(self, columns: Mapping[str, Column]) -> list[Column]:
+        """What decides between two changes of a key with one sequence: the same in every run."""
+        kinds = {field.name: field.dataType for field in self.df.schema.fields}
+        known = isinstance(kinds.get("offset"), LongType) and "offset" not in self.names
+        found = [column("offset")] if known else []
+        rows = self.df.select(*(one.alias(name) for name, one in columns.items()))
+        plain = [f.name for f in rows.schema.fields if not _has_map(f.dataType)]
+        return [*found, F.xxhash64(*(columns[name] for name in plain))]
 
     def _type(self) -> Column:
         name = "op" if self.format == "debezium" else _KIND
@@ -319,6 +373,24 @@ def _expression(df: DataFrame, text: str, argument: str) -> Column:
             f"{scrubbed(str(error)).partition(chr(10))[0]} Their columns are {_list(df.columns)}."
         ) from harmless(error)
     return made
+
+
+def _check_boolean(df: DataFrame, made: Column, given: object) -> None:
+    kind = df.select(made).schema.fields[0].dataType
+    if not isinstance(kind, BooleanType):
+        raise OptionError(
+            f"apply_as_deletes={given!r} is of type {kind.simpleString()}, and must say of each "
+            'change whether it deletes, as "deleted_at is not null" does.'
+        )
+
+
+def _has_map(kind: DataType) -> bool:
+    """Whether Spark can make no hash of it."""
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_map(kind.elementType)
+    return isinstance(kind, MapType | VariantType)
 
 
 def _family(kind: pa.DataType) -> str:

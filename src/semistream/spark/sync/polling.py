@@ -7,21 +7,30 @@ was, less an overlap for transactions that were still open then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own name for it)
 
 from semistream.durations import parse_duration
-from semistream.errors import OptionError
+from semistream.errors import ConnectorError, OptionError, SourceError
 from semistream.relation import MasterTable
+from semistream.relation.storage import scrubbed, without_secrets
 from semistream.spark.columns import column
+from semistream.spark.connectors import JDBC
 from semistream.spark.sync.sync import Sync
 
-__all__ = ["Polling", "with_driver"]
+__all__ = ["Polling", "jdbc_errors", "with_driver"]
 
+_CAUSE: Final = re.compile(r"^(?:Caused by: )?\S*SQL\S*Exception: (.+)$", re.MULTILINE)
+"""How Java says what a driver of JDBC said."""
+_NO_DRIVER: Final = re.compile(r"ClassNotFoundException|No suitable driver|^\S+\.Driver$")
 _POSTGRESQL: Final = "jdbc:postgresql:"
 _MARIADB: Final = "jdbc:mariadb:"
 
@@ -40,6 +49,33 @@ def with_driver(options: Mapping[str, Any]) -> dict[str, Any]:
         known = f"jdbc:mysql:{url.removeprefix(_MARIADB)}{mark}permitMysqlScheme"
         return {"driver": "org.mariadb.jdbc.Driver", **options, "url": known}
     return dict(options)
+
+
+@contextmanager
+def jdbc_errors(options: Mapping[str, Any]) -> Iterator[None]:
+    """Say what the database says: Spark's own message is that it cannot connect."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        # The reason is that of an exception below. This trace is no public part of Spark.
+        told = f"{error}\n{getattr(error, '_stackTrace', '')}"
+        url, table = without_secrets(options.get("url", "")), options.get("dbtable", "")
+        if _NO_DRIVER.search(told):
+            name = next((one for one in JDBC if url.startswith(one)), None)
+            known = "its connector" if name is None else f'connectors = ["{JDBC[name]}"]'
+            raise ConnectorError(
+                f"Spark has no driver for {url}. Add {known} to [spark], or the driver's jar to "
+                '"spark.jars" there.'
+            ) from None
+        found = _CAUSE.findall(told)
+        if not found:
+            raise
+        secret = str(options.get("password", ""))
+        said = scrubbed(found[-1].replace(secret, "…") if secret else found[-1])
+        raise SourceError(
+            f"The table {table} at {url} cannot be read: {said.rstrip('.')}. See to server, user, "
+            "password and table. The master is as it was."
+        ) from None
 
 
 class Polling:
