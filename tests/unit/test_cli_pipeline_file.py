@@ -184,10 +184,6 @@ def test_look_ups_instead_of_a_master(read: Read) -> None:
         ({"unmatched": 'deadline = "1h"'}, "add retry = true"),
         ({"sink": 'format = "kafka"\ntopic = "t"'}, r"\[sink\] is missing: options"),
         ({"sink": 'format = "mariadb"\ntable = "t"'}, r"\[sink\] is missing: url"),
-        (
-            {"sink": 'format = "mariadb"\ntable = "t"\nurl = "postgresql://${U}@h/d"'},
-            r'\[sink\] has format = "mariadb", but its url begins with postgresql://',
-        ),
         ({"sink": 'format = "iceberg"\npath = "t"'}, r"\[sink\] is missing: table"),
         ({"unmatched": "retry = false"}, r"\[unmatched\] needs a path"),
         (
