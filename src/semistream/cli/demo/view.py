@@ -1,5 +1,6 @@
-"""The running stream in one line: redrawn every second on a terminal, a plain line now and then
-elsewhere.
+"""The running stream in one line.
+
+On a terminal it is redrawn every second; elsewhere a plain line comes now and then.
 """
 
 from __future__ import annotations
