@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +13,7 @@ import typer
 
 from semistream.cli.frames import naming_log, spark_errors, spark_session
 from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable, read_file
+from semistream.cli.progress import AsJson, Quiet
 from semistream.cli.report import reported, side
 from semistream.cli.run import log_file, stopped_by_signals, stream_of
 from semistream.durations import parse_duration
@@ -65,6 +67,8 @@ def sync(
     once: Annotated[
         bool, typer.Option("--once", help="Apply what the source has now, then stop.")
     ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a master follow its source until Ctrl-C; run it again to go on where it stopped."""
     console = side()
@@ -79,7 +83,7 @@ def sync(
 
             def tell(status: SyncStatus) -> None:
                 nonlocal shown
-                if status.version != shown:
+                if status.version != shown and not quiet:
                     shown = status.version
                     console.print(_line(status), soft_wrap=True)
 
@@ -100,7 +104,7 @@ def sync(
                     raise
                 last = None
         if last is not None:
-            typer.echo(_line(last))
+            typer.echo(json.dumps(asdict(last)) if as_json else _line(last))
         if signalled.is_set():
             console.print(f"Stopped. To go on: semistream master sync {file}", soft_wrap=True)
 

@@ -44,7 +44,8 @@ def _answers(command: str) -> bool:
         done = subprocess.run(command.split(), capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0
+    # Of a package that others name but nobody has, apt-cache says nothing, and is content.
+    return done.returncode == 0 and bool(done.stdout.strip())
 
 
 def advice() -> str:

@@ -92,7 +92,7 @@ def _different_sales(sold: pa.Table, stored: pa.Table) -> int:
         columns = (table[name].slice(0, common).cast(pa.int64()) for table in (sold, stored))
         one, other = (column.to_numpy() for column in columns)
         same &= one == other
-    return int((~same).sum()) + abs(sold.num_rows - stored.num_rows)
+    return int((~same).sum()) + abs(int(sold.num_rows - stored.num_rows))
 
 
 def _equal(one: Any, other: Any) -> int:
