@@ -48,6 +48,15 @@ def test_without_a_total_only_the_time_is_told(clock: Clock) -> None:
     assert progress.line().plain == "Sorting  1 h 6 min"
 
 
+def test_what_went_before_the_total_was_known_does_not_count_for_the_rest(clock: Clock) -> None:
+    progress = Progress("Building", None, clock=clock)
+    clock.now = 100.0
+    progress.to(1, total=100)
+    clock.now = 110.0
+    progress.to(50, total=100)
+    assert progress.line().plain == "Building  50 %  1 min 50 s, 10 s left"
+
+
 def test_too_early_no_time_left_is_told(clock: Clock) -> None:
     progress = Progress("Building", 1000, clock=clock)
     clock.now = 5.0

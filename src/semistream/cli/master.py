@@ -244,7 +244,7 @@ def _tell_latest(master: MasterTable, as_json: bool) -> None:
 def _facts(master: MasterTable) -> dict[str, Any]:
     """A version for scripts."""
     return {
-        "path": master.path,
+        "path": str(master.path),
         "version": master.version,
         "key": list(master.key),
         "layout": master.layout,

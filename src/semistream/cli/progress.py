@@ -48,7 +48,7 @@ class Progress:
         """Of unknown total, only the time passed is shown, until `to` gives one."""
         self._what, self._total, self._done = what, total, 0.0
         self._console, self._clock, self._quiet = console or side(), clock, quiet
-        self._began = self._said = clock()
+        self._began = self._said = self._since = clock()
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -70,10 +70,13 @@ class Progress:
 
     def to(self, done: float, what: str | None = None, total: float | None = None) -> None:
         """So much is done, of the total."""
+        now = self._clock()
+        if total and not self._total:
+            # What went before took its time too, but says nothing of the speed from here on.
+            self._since = now
         self._done = done
         self._what = what or self._what
         self._total = total or self._total
-        now = self._clock()
         if self._live is None and not self._quiet and now - self._said >= _PLAIN_SECONDS:
             self._said = now
             self._console.print(self.line(), soft_wrap=True)
@@ -89,7 +92,8 @@ class Progress:
 
     def line(self) -> Text:
         """What is shown now."""
-        passed = self._clock() - self._began
+        now = self._clock()
+        passed = now - self._began
         text = Text(f"{self._what}  ")
         if not self._total:
             return text.append(f"{_time(passed)}", style="dim")
@@ -98,7 +102,8 @@ class Progress:
             full = int(_CELLS * share)
             text.append("█" * full + "░" * (_CELLS - full) + " ", style="blue")
         text.append(f"{100 * share:.0f} %")
-        left = f", {_time(passed / share - passed)} left" if share >= _LEAST_SHARE else ""
+        rest = (now - self._since) * (1 / share - 1) if share >= _LEAST_SHARE else None
+        left = "" if rest is None else f", {_time(rest)} left"
         return text.append(f"  {_time(passed)}{left}", style="dim")
 
 
@@ -122,8 +127,11 @@ def growing(what: str, path: Location, expected: int | None, quiet: bool) -> Ite
 
     `expected` says about how many there will be, if that is known.
     """
-    from semistream.relation.storage import storage_at
+    from semistream.relation.storage import is_database, storage_at
 
+    if is_database(path):
+        yield
+        return
     storage = storage_at(path)
     before = {entry.name for entry in storage.entries("data")}
     ended = threading.Event()
