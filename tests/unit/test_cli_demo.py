@@ -118,6 +118,7 @@ def test_the_queue_is_what_has_arrived_and_is_not_done() -> None:
     assert (backlog.waiting, backlog.rate) == (300, 100)
     backlog.note(1003.0, 300)
     assert backlog.waiting == 0
+    assert backlog.done_rate == 100
     now = 1100.0
     assert (backlog.waiting, backlog.rate) == (500, 0)
     backlog.note(1100.0, 500)

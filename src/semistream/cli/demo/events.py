@@ -24,8 +24,12 @@ __all__ = ["POPULAR", "Events", "PriceChange"]
 
 POPULAR: Final = 200
 """How many prices change at a time: those of the products that sell best."""
-_PATIENCE: Final = 15.0
-"""The most seconds to wait for a worker at work, and for Spark to notice that it is gone."""
+_PATIENCE: Final = 6.0
+"""The most seconds to wait for a worker at work."""
+_NOTICED: Final = 1.0
+"""Within this time Spark notices a task that is lost."""
+_KILLS: Final = 5
+"""The most workers to kill: one may just have ended its task, and then nothing is lost with it."""
 
 PriceChange = tuple["NDArray[np.int64]", "NDArray[np.float64]"]
 """Products, and what they cost from a version on."""
@@ -43,7 +47,7 @@ class Events:
     ) -> None:
         """Nothing happens before the first `tick`."""
         self._spark, self._products, self._say = spark, products, say
-        self._due = [(0.2, self._reprice), (0.45, self._kill), (0.7, self._reprice)]
+        self._due = [(0.2, self._reprice), (0.4, self._reprice), (0.55, self._kill)]
         self._seconds = seconds
         self._began = time.monotonic()
         self._stopped = threading.Event()
@@ -51,8 +55,8 @@ class Events:
         self._running: list[Future[None]] = []
         self.changes: dict[int, PriceChange] = {}
         """The prices that a version of the master has changed."""
-        self.killed: int | None = None
-        """The process that was killed."""
+        self.killed: list[int] = []
+        """The processes that were killed."""
 
     def tick(self) -> None:
         """Begin what is due; raises what went wrong in an event that is over."""
@@ -95,15 +99,23 @@ class Events:
         if not retries(self._spark):
             self._say("no worker is killed: this Spark gives up when a task fails once")
             return
-        lost = failed_tasks(self._spark)
-        self.killed = kill_busy_worker(self._spark, _PATIENCE)
-        if self.killed is None:
-            self._say("no worker was killed: none of this process was found at work")
-            return
-        self._say(f"kill -9 {self.killed}: a Python worker, in the middle of its work")
-        end = time.monotonic() + _PATIENCE
-        while failed_tasks(self._spark) == lost and time.monotonic() < end:
-            if self._stopped.wait(0.1):
+        for _ in range(_KILLS):
+            lost = failed_tasks(self._spark)
+            killed = kill_busy_worker(self._spark, _PATIENCE)
+            if killed is None or self._stopped.is_set():
+                break
+            self.killed.append(killed)
+            if self._has_lost(lost):
+                self._say(f"kill -9 {killed}, a Python worker: Spark runs its task again")
                 return
-        if failed_tasks(self._spark) > lost:
-            self._say("Spark has lost a task by that, and runs it again")
+            self._say(f"kill -9 {killed}, a Python worker between two tasks")
+        if not self.killed:
+            self._say("no worker was killed: none of this process was found at work")
+
+    def _has_lost(self, before: int) -> bool:
+        """Whether Spark notices within some time that a task has failed."""
+        end = time.monotonic() + _NOTICED
+        while failed_tasks(self._spark) == before:
+            if time.monotonic() >= end or self._stopped.wait(0.05):
+                return False
+        return True

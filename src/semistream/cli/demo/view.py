@@ -6,6 +6,7 @@ On a terminal it is redrawn every second; elsewhere a plain line comes now and t
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Backlog", "LiveLine"]
 
 _PLAIN_SECONDS: Final = 5.0
+_WINDOW: Final = 2.0
 _CELLS: Final = 8
 
 
@@ -39,10 +41,16 @@ class Backlog:
         self._arrivals, self._clock = arrivals, clock
         self._began: float | None = None
         self._done = 0
+        self._ends: deque[tuple[float, int]] = deque()
+        """When batches of the last seconds ended, and how many sales were done then."""
 
     def note(self, began: float, tuples: int) -> None:
         """A batch of so many tuples that began then is done."""
         self._done += tuples
+        now = self._clock()
+        self._ends.append((now, self._done))
+        while len(self._ends) > 2 and now - self._ends[1][0] >= _WINDOW:
+            self._ends.popleft()
         # The last batch of a stream that ends does not take all that the clock would give.
         if tuples and self._done < (self._arrivals.rows or 0):
             self._began = began - float(self._arrivals.arrival_seconds(self._done))
@@ -57,6 +65,14 @@ class Backlog:
         """Sales that have arrived in the last second."""
         now = self._clock()
         return self._arrived(now) - self._arrived(now - 1)
+
+    @property
+    def done_rate(self) -> float:
+        """Sales a second that have gone to the warehouse, in the last seconds."""
+        if len(self._ends) < 2:
+            return 0.0
+        (first, before), (last, done) = self._ends[0], self._ends[-1]
+        return (done - before) / max(last - first, 1e-3)
 
     @property
     def waiting(self) -> int:
@@ -111,7 +127,7 @@ class LiveLine:
         last, backlog = self._last, self._backlog
         text = Text(start)
         text.append(f"in {backlog.rate:>6,}/s  ")
-        text.append(f"out {last['tuples_per_second']:>7,.0f}/s  ", style="bold green")
+        text.append(f"out {backlog.done_rate:>6,.0f}/s  ", style="bold green")
         if last["hit_ratio"] is not None:
             text.append(f"hits {100 * last['hit_ratio']:.0f} %  ")
         if last["peak_memory"] is not None:
