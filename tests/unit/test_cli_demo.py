@@ -152,7 +152,7 @@ def test_only_workers_below_this_process_are_found() -> None:
             # A child of ours, but with no daemon of Spark's below it.
             assert workers._workers(child.pid) == []
         finally:
-            for below in workers._Process(child.pid, 0, 0).children():
+            for below in workers._Process(child.pid, 0, 0, "S").children():
                 assert workers._killed(below)
             child.kill()
 
@@ -160,7 +160,7 @@ def test_only_workers_below_this_process_are_found() -> None:
 def test_a_process_with_another_parent_by_now_is_left_alone() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
-            assert not workers._killed(workers._Process(child.pid, os.getpid() + 1, 0))
+            assert not workers._killed(workers._Process(child.pid, os.getpid() + 1, 0, "R"))
             assert child.poll() is None
         finally:
             child.kill()

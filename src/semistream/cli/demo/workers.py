@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["failed_tasks", "kill_busy_worker", "retries"]
 
 _DAEMON: Final = b"pyspark.daemon"
-_LOOK_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.03
 _BUSY_TICKS: Final = 2
 """CPU time, in hundredths of a second, that a busy worker takes between two looks."""
+_ON_A_CORE: Final = "R"
+"""The state of a process that computes, and does not wait for its next task."""
 
 
 class _Process(NamedTuple):
     pid: int
     parent: int
     ticks: int
+    state: str
 
     @classmethod
     def of(cls, pid: int) -> _Process | None:
@@ -39,7 +42,7 @@ class _Process(NamedTuple):
             return None
         # The name before the last bracket may have blanks.
         numbers = text.rpartition(")")[2].split()
-        return cls(pid, int(numbers[1]), int(numbers[11]) + int(numbers[12]))
+        return cls(pid, int(numbers[1]), int(numbers[11]) + int(numbers[12]), numbers[0])
 
     def children(self) -> list[_Process]:
         """The processes that it has started and that still run."""
@@ -70,7 +73,8 @@ def kill_busy_worker(spark: SparkSession, seconds: float) -> int | None:
     while time.monotonic() < end:
         workers = _workers(java)
         for one in workers:
-            if one.ticks - before.get(one.pid, one.ticks) >= _BUSY_TICKS and _killed(one):
+            is_busy = one.ticks - before.get(one.pid, one.ticks) >= _BUSY_TICKS
+            if is_busy and one.state == _ON_A_CORE and _killed(one):
                 return one.pid
         before = {one.pid: one.ticks for one in workers}
         time.sleep(_LOOK_SECONDS)
