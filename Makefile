@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
 STAMP  := $(VENV)/.installed
 
 # Tests with a target of their own.
@@ -25,7 +26,7 @@ FEWEST := $(filter %_static_join_does %_nothing_is_lost,$(FEW))
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Enrich a stream of sales on Spark, and compare with Spark's own join
+demo: $(READY) ## Enrich a stream of sales on Spark, and compare with Spark's own join
 	$(BIN)/semistream demo
 
 test: lint ## Lint, then run every test but the slow ones and those with a target of their own
@@ -127,15 +128,12 @@ clean: ## Remove the virtual environment, caches and build products
 	find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # A change of pyproject.toml, and nothing else, installs again.
-$(STAMP): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { \
-	  echo "'$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "semistream needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
-	       "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/semistream compile
+$(READY): pyproject.toml install.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) sh install.sh
+	@touch $@
+
+$(STAMP): $(READY)
+	@VENV=$(VENV) sh install.sh dev
 	@touch $@
 
 # All that it has not itself, it takes from .venv.

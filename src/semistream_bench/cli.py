@@ -6,12 +6,15 @@ help, so everything heavy is imported inside the command.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from semistream.cli.progress import AsJson, Progress, Quiet
 from semistream.cli.report import output, reported, side
 from semistream.errors import OptionError
 
@@ -42,7 +45,8 @@ def bench(
     ] = None,
     out: Annotated[Path, typer.Option(help="Where results and charts go.")] = Path("bench"),
     list_ways: Annotated[bool, typer.Option("--list", help="List the ways and stop.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show results only.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare ss.join with Spark's own joins, with key-value stores by hand, and with limits.
 
@@ -61,21 +65,32 @@ def bench(
         from semistream_bench.measure import Comparison
         from semistream_bench.report import draw, sentence, table, write_lines
 
-        def say(text: str) -> None:
-            if not quiet:
-                side().print(text, highlight=False)
+        stores = sum(name in names for name in _PEERS)
+        # Every way in every round and the one that warms up, and the same of the cold ones.
+        turns = len(names) * (rounds + 1) + len(names) * resident
+        turns += (1 + stores) * (rounds + 1) * cold
+        with Progress("Comparing", turns, quiet) as progress:
 
-        comparison = Comparison(
-            rows, batch, batches, rounds, memory / 100, exponent, cores, seed, names,
-            cold, resident, say,
-        )  # fmt: skip
-        found = comparison.run(folder)
+            def say(text: str) -> None:
+                progress.say(text)
+                # A line of its own for each turn is indented.
+                if text.startswith("  "):
+                    progress.advance()
+
+            comparison = Comparison(
+                rows, batch, batches, rounds, memory / 100, exponent, cores, seed, names,
+                cold, resident, say,
+            )  # fmt: skip
+            found = comparison.run(folder)
         out.mkdir(parents=True, exist_ok=True)
         settings = {
             "rows": rows, "memory_percent": memory, "exponent": exponent, "cores": cores,
             "seed": seed, "rounds": rounds,
         }  # fmt: skip
         write_lines(out / "results.jsonl", found, settings)
+        if as_json:
+            typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
+            return
         for where, told in _WHERE.items():
             some = [one for one in found if one.where == where]
             if not some:
@@ -86,7 +101,8 @@ def bench(
             output().print(sentence(some, where.capitalize()), highlight=False)
             if find_spec("matplotlib") is not None:
                 draw(out / f"{where}.svg", some, title)
-        say(f"written: {out / 'results.jsonl'}")
+        if not quiet:
+            side().print(f"written: {out / 'results.jsonl'}", soft_wrap=True)
 
 
 _WHERE = {

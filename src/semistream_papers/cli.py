@@ -6,16 +6,17 @@ its help, so everything heavy is imported inside the command.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from semistream.cli.progress import AsJson, Progress, Quiet
 from semistream.cli.report import output, reported, side
 from semistream.errors import OptionError
 
@@ -69,6 +70,8 @@ def reproduce(
     page: Annotated[
         Path | None, typer.Option(help="Also write the claims as a Markdown page to this file.")
     ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the papers' experiments and draw their figures beside what the papers claim."""
     with reported(side()):
@@ -87,13 +90,17 @@ def reproduce(
             some = [figure for figure in some if not figure.only_priced]
         _check_folder(folder)
         reproduction = Reproduction(folder, timing.value, scale.value)
-        _run(reproduction, reproduction.missing(some), processes)
+        _run(reproduction, reproduction.missing(some), processes, quiet)
         drawn = [reproduction.drawn(figure) for figure in some]
         path = write_report(drawn, reproduction, folder)
         if page is not None:
             measured = Reproduction(folder, Timing.measured.value, scale.value)
             write_page(drawn, reproduction, page, our_numbers(measured.complete(some)))
-        _print_verdicts(verdicts({one.figure.name: one for one in drawn}))
+        found = verdicts({one.figure.name: one for one in drawn})
+        if as_json:
+            typer.echo(json.dumps({"report": str(path), "claims": list(map(_told, found))}))
+            return
+        _print_verdicts(found)
         typer.echo(f"report: {path}")
 
 
@@ -120,16 +127,25 @@ def _list_figures(titles: dict[str, str]) -> None:
     output().print(table)
 
 
-def _run(reproduction: Reproduction, settings: list[Setting], processes: int | None) -> None:
-    """Run what is missing, with a progress bar."""
-    columns = (TextColumn("{task.description:<58}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=side()) as progress:
-        task = progress.add_task("runs", total=len(settings))
+def _run(
+    reproduction: Reproduction, settings: list[Setting], processes: int | None, quiet: bool
+) -> None:
+    """Run what is missing, and show how far it is."""
+    with Progress(f"{len(settings):,} runs", len(settings), quiet) as progress:
+        reproduction.run(settings, lambda one: progress.advance(what=str(one)[:48]), processes)
 
-        def ended(setting: Setting) -> None:
-            progress.update(task, advance=1, description=str(setting)[:58])
 
-        reproduction.run(settings, ended, processes)
+def _told(one: Verdict) -> dict[str, Any]:
+    """A claim and its verdict, for scripts."""
+    claim = one.claim
+    return {
+        "where": claim.where,
+        "claim": claim.says,
+        "unit": claim.unit,
+        "paper": claim.paper,
+        "ours": one.ours,
+        "verdict": one.says,
+    }
 
 
 def _print_verdicts(found: list[Verdict]) -> None:

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semistream.errors import JavaError
-from semistream.spark.session import check_java, local_session
+from semistream.spark.java import check_java
+from semistream.spark.session import local_session
 
 pytestmark = pytest.mark.service
 

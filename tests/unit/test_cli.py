@@ -82,8 +82,7 @@ def test_compare_is_plain_and_narrow_without_a_terminal(run: Invoke) -> None:
     assert "\x1b" not in result.output
     assert "\r" not in result.output
     assert max(map(len, result.output.splitlines())) <= 80
-    for name in ss.ALGORITHMS:
-        assert f"{name}: 5,000 sales in " in result.stderr
+    assert result.stderr == ""
 
 
 def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(
@@ -92,8 +91,6 @@ def test_inlj_gets_a_share_of_a_long_stream_and_its_row_says_so(
     monkeypatch.setattr(compare, "_INLJ_ROWS", 1000)
     result = run(*SMALL, "--algorithms", "inlj,hybridjoin")
     assert "inlj (1,000 sales)" in result.stdout
-    assert "inlj: 1,000 sales" in result.stderr
-    assert "hybridjoin: 5,000 sales" in result.stderr
 
 
 def test_one_algorithm_has_nobody_to_compare_with(run: Invoke) -> None:

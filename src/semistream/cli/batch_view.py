@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -19,7 +19,7 @@ from semistream.cli.report import MIB
 if TYPE_CHECKING:
     from semistream.spark.pipeline.pipeline import Pipeline, Status
 
-__all__ = ["BatchView", "MetricsTail", "totals"]
+__all__ = ["BatchView", "MetricsTail", "View", "totals"]
 
 _UNKNOWN: Final = "–"
 _COLUMNS: Final = {
@@ -55,6 +55,18 @@ class MetricsTail:
             whole, newline, _ = file.read().rpartition(b"\n")
         self._read += len(whole + newline)
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
+
+
+class View(Protocol):
+    """Shows batches as they end."""
+
+    def following(self, pipeline: Pipeline, hint: str) -> AbstractContextManager[None]:
+        """While open, what is shown is kept up to date."""
+        ...
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """A batch has ended, with this line of metrics."""
+        ...
 
 
 class BatchView:

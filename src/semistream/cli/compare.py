@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
+from semistream.cli.progress import AsJson, Progress, Quiet
 from semistream.cli.report import MIB, output, reported, side, size_text
 from semistream.errors import BudgetError, UnknownAlgorithmError
 
@@ -88,15 +89,21 @@ def compare(
     keep: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the master table in this folder.")
     ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Join sales with products by every algorithm, and compare them in one table."""
     out, console = output(), side()
     with reported(console), _master_folder(keep) as folder:
         names = _chosen(algorithms)
         scene = _scene(folder, products, sales, share, exponent, io, seed)
+        if as_json:
+            measured = _measure(scene, names, console, quiet)
+            typer.echo(json.dumps({name: asdict(one) for name, one in measured.items()}))
+            return
         out.print(_setting(scene))
         out.print(_remark(scene, names), style="dim")
-        measured = _measure(scene, names, console)
+        measured = _measure(scene, names, console, quiet)
         out.print(_table(scene, measured))
         out.print(_verdict(measured))
         if keep is not None:
@@ -143,23 +150,18 @@ def _scene(
     return _Scene(master, stream, sales, exponent, budget, io)
 
 
-def _measure(scene: _Scene, names: list[str], console: Console) -> dict[str, Metrics]:
-    """Run the algorithms one after the other, with progress bars, or lines if not on a terminal."""
+def _measure(scene: _Scene, names: list[str], console: Console, quiet: bool) -> dict[str, Metrics]:
+    """Run the algorithms one after the other."""
     engines = {name: scene.engine(name) for name in names}
     for engine in engines.values():
         _warm(engine, scene)
     measured = {}
-    bar = [TextColumn("{task.description:<12}"), BarColumn(40), TaskProgressColumn()]
-    quiet = not console.is_terminal
-    with Progress(*bar, console=console, transient=True, disable=quiet) as progress:
-        tasks = {name: progress.add_task(name, total=scene.rows_for(name)) for name in names}
+    total = sum(scene.rows_for(name) for name in names)
+    with Progress("Comparing", total, quiet, console) as progress:
         for name, engine in engines.items():
             batches = _first(scene.stream, scene.rows_for(name))
-            _drain(engine, _watched(batches, partial(progress.advance, tasks[name])))
+            _drain(engine, _watched(batches, partial(progress.advance, what=f"{name:<12}")))
             measured[name] = engine.metrics()
-            if quiet:
-                done = measured[name]
-                console.print(f"{name}: {done.arrived:,} sales in {done.seconds:.1f} s")
     return measured
 
 

@@ -11,13 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
 from semistream.cli.report import output, reported, side
 
-__all__ = ["compile_kernels", "compiled_meanwhile"]
+__all__ = ["are_compiled", "compile_kernels", "compiled_meanwhile"]
 
 _LOOK_SECONDS: Final = 0.1
 _IO_MODES: Final = ("buffered", "unmapped")
@@ -33,6 +34,14 @@ def compile_kernels() -> None:
         with compiled_meanwhile(console, _KEYS) as kernels:
             pass
         output().print(f"Compiled {len(kernels)} kernels.")
+
+
+def are_compiled() -> bool:
+    """Whether kernels have been compiled on this machine before."""
+    from semistream.kernels.chains import probe
+    from semistream.kernels.compiling import kept
+
+    return any(Path(kept(probe)).glob("*.nbc"))
 
 
 class _Child:

@@ -16,6 +16,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from semistream.cli.compiling import compile_kernels
+from semistream.cli.getting_java import get_java
 from semistream.cli.report import MIB, output
 
 __all__ = ["Finding", "doctor", "findings"]
@@ -41,9 +43,16 @@ class Finding:
 
 
 def doctor(
+    mend: Annotated[
+        bool, typer.Option("--mend", help="Get what is missing: Java, and compiled kernels.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Check Java, Spark, connectors, memory, disk and kernels on this machine."""
+    if mend:
+        get_java()
+        compile_kernels()
+        return
     found = findings()
     if as_json:
         for one in found:
@@ -91,10 +100,12 @@ def _python() -> list[Finding]:
 
 def _java() -> list[Finding]:
     from semistream.errors import JavaError
-    from semistream.spark.session import check_java
+    from semistream.spark.java import check_java, check_modules
 
     try:
-        return [Finding("Java", GOOD, check_java())]
+        said = check_java()
+        check_modules()
+        return [Finding("Java", GOOD, said)]
     except JavaError as error:
         return [Finding("Java", BAD, "not usable", str(error))]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,11 +80,18 @@ def read_frame(path: str) -> DataFrame:
     from semistream.relation.storage import without_secrets
 
     form = file_format(path)
-    reader = spark_session().read.format(form)
+    reader = spark_session(log=_passing_log()).read.format(form)
     if form == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
     with spark_errors(without_secrets(path)):
         return reader.load(path)
+
+
+def _passing_log() -> Path:
+    """A file for Spark's own messages, gone when the command ends; an error says what counts."""
+    log = Path(tempfile.gettempdir()) / f"semistream-{os.getpid()}.log"
+    atexit.register(log.unlink, missing_ok=True)
+    return log
 
 
 @contextmanager

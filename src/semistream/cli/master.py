@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
 from rich.table import Table
 
-from semistream.cli.frames import read_frame, spark_errors
+from semistream.cli.frames import file_format, read_frame, spark_errors
+from semistream.cli.progress import AsJson, Quiet, growing
 from semistream.cli.report import output, reported, side, size_text
 
+if TYPE_CHECKING:
+    from semistream import MasterTable
+
 __all__ = ["master_app"]
+
+_HEAD_ROWS: Final = 1000
 
 master_app = typer.Typer(
     help="Build master tables, look at them, change them and clean them up.", no_args_is_help=True
@@ -49,13 +57,16 @@ def build(
     replace: Annotated[
         bool, typer.Option("--replace", help="Write the next version if PATH has one.")
     ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build a master table from files, with Spark."""
     with reported(side()):
         from semistream import MasterTable
 
         frame = read_frame(source)
-        with spark_errors(source):
+        size = _expected_bytes(source)
+        with spark_errors(source), growing("Building", path, size, quiet):
             master = MasterTable.build(
                 frame,
                 path,
@@ -66,24 +77,28 @@ def build(
                 filter_bits=filter_bits,
                 compression=compression,
                 replace=replace,
+                progress=False,
             )
-        typer.echo(master.describe())
+        typer.echo(json.dumps(_facts(master)) if as_json else master.describe())
 
 
 @master_app.command()
-def describe(path: MasterPath) -> None:
+def describe(path: MasterPath, as_json: AsJson = False) -> None:
     """Print what a master table holds."""
     with reported(side()):
         from semistream import MasterTable
 
         master = MasterTable.open(path)
+        if as_json:
+            typer.echo(json.dumps(_facts(master)))
+            return
         typer.echo(master.describe())
         if not master.is_live:
             _tell_progress(master.location)
 
 
 @master_app.command()
-def upsert(path: MasterPath, source: RowsPath) -> None:
+def upsert(path: MasterPath, source: RowsPath, as_json: AsJson = False) -> None:
     """Replace the rows of the keys in SOURCE with its rows; new keys are added."""
     with reported(side()):
         from semistream import MasterTable
@@ -91,11 +106,11 @@ def upsert(path: MasterPath, source: RowsPath) -> None:
         master = MasterTable.open(path)
         frame = read_frame(source)
         with spark_errors(source):
-            _tell_latest(master.upsert(frame.toArrow()).location)
+            _tell_latest(master.upsert(frame.toArrow()), as_json)
 
 
 @master_app.command()
-def delete(path: MasterPath, source: RowsPath) -> None:
+def delete(path: MasterPath, source: RowsPath, as_json: AsJson = False) -> None:
     """Remove all rows of the keys in SOURCE, which has the key columns."""
     with reported(side()):
         from semistream import MasterTable
@@ -103,16 +118,20 @@ def delete(path: MasterPath, source: RowsPath) -> None:
         master = MasterTable.open(path)
         frame = read_frame(source)
         with spark_errors(source):
-            _tell_latest(master.delete(frame.toArrow()).location)
+            _tell_latest(master.delete(frame.toArrow()), as_json)
 
 
 @master_app.command()
-def compact(path: MasterPath) -> None:
+def compact(path: MasterPath, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Pack all rows into full pages of fresh files, as the next version."""
     with reported(side()):
         from semistream import MasterTable
 
-        _tell_latest(MasterTable.open(path).compact().location)
+        master = MasterTable.open(path)
+        size = master.pages.stored_bytes(0, master.page_count)
+        with growing("Compacting", path, size, quiet):
+            packed = master.compact()
+        _tell_latest(packed, as_json)
 
 
 @master_app.command()
@@ -130,6 +149,7 @@ def vacuum(
             help="Keep versions that this pipeline may still need; repeat it for several.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove old versions, and files that no remaining version names."""
     with reported(side()):
@@ -139,6 +159,9 @@ def vacuum(
         seconds = parse_duration(grace, "--grace")
         pinned = set().union(*map(_pinned, pinned_by or []))
         gone = MasterTable.open(path).vacuum(keep_versions, pinned, seconds)
+        if as_json:
+            typer.echo(json.dumps(asdict(gone)))
+            return
         versions = ", ".join(map(str, gone.versions)) or "none"
         kept = f" Pinned: {', '.join(map(str, sorted(pinned)))}." if pinned else ""
         typer.echo(
@@ -154,10 +177,14 @@ def vacuum(
 
 
 @master_app.command()
-def history(path: MasterPath) -> None:
+def history(path: MasterPath, as_json: AsJson = False) -> None:
     """List the versions that are still there, and what made each."""
     with reported(side()):
         from semistream import MasterTable
+
+        if as_json:
+            typer.echo(json.dumps([asdict(one) for one in MasterTable.open(path).history()]))
+            return
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for title in ("version", "rows", "pages"):
@@ -203,13 +230,46 @@ def _tell_progress(location: str) -> None:
         )
 
 
-def _tell_latest(location: str) -> None:
-    """Print the newest version and what made it."""
-    from semistream import MasterTable
-
-    master = MasterTable.open(location)
-    last = master.history()[-1]
+def _tell_latest(master: MasterTable, as_json: bool) -> None:
+    """Print a version that was just made, and what made it."""
+    if as_json:
+        typer.echo(json.dumps(_facts(master)))
+        return
+    last = next(one for one in master.history() if one.version == master.version)
     typer.echo(
         f"{master.path}: version {last.version} ({last.operation}), {last.row_count:,} rows in "
         f"{last.page_count:,} pages"
     )
+
+
+def _facts(master: MasterTable) -> dict[str, Any]:
+    """A version for scripts."""
+    return {
+        "path": str(master.path),
+        "version": master.version,
+        "key": list(master.key),
+        "layout": master.layout,
+        "shards": master.shard_count,
+        "rows": master.row_count,
+        "pages": master.page_count,
+        "bytes": master.pages.stored_bytes(0, master.page_count),
+        "columns": {field.name: str(field.type) for field in master.schema},
+    }
+
+
+def _expected_bytes(source: str) -> int | None:
+    """About how many bytes the pages of these rows will have; None if that is not known.
+
+    Only Parquet tells how many rows it has before all of them are read.
+    """
+    if file_format(source) != "parquet":
+        return None
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        rows = ds.dataset(source, format="parquet")
+        head = rows.head(_HEAD_ROWS)
+        return int(rows.count_rows() * head.nbytes // max(head.num_rows, 1))
+    except (OSError, ValueError, pa.ArrowException):
+        return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from semistream.cli.batch_view import BatchView, MetricsTail, totals
+from semistream.cli.batch_view import BatchView, MetricsTail, View, totals
 from semistream.cli.frames import naming_log, spark_errors, spark_session
 from semistream.cli.pipeline_check import check_pipeline
 from semistream.cli.pipeline_file import PipelineFile
@@ -104,13 +104,14 @@ def follow(
     pipeline: Pipeline,
     console: Console,
     is_enough: Callable[[Status], bool] = lambda _: False,
+    view: View | None = None,
 ) -> bool:
     """Start a pipeline and show its batches until it ends or `is_enough`; True after a signal.
 
-    The pipeline has `metrics`.
+    The pipeline has `metrics`. By default each batch is a line.
     """
     assert pipeline.metrics_file is not None
-    tail, view = MetricsTail(pipeline.metrics_file), BatchView(console)
+    tail, view = MetricsTail(pipeline.metrics_file), view or BatchView(console)
     with stopped_by_signals() as signalled, view.following(pipeline, "Ctrl-C stops."):
         try:
             pipeline.start()

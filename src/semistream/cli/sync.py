@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from semistream.cli.frames import naming_log, spark_errors, spark_session
 from semistream.cli.pipeline_check import check_source
 from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable, read_file
 from semistream.cli.pipeline_parts import options_of, stream_of
+from semistream.cli.progress import AsJson, Quiet
 from semistream.cli.report import reported, side
 from semistream.cli.run import log_file, stopped_by_signals
 from semistream.durations import parse_duration
@@ -67,6 +69,8 @@ def sync(
     once: Annotated[
         bool, typer.Option("--once", help="Apply what the source has now, then stop.")
     ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a master follow its source until Ctrl-C; run it again to go on where it stopped."""
     console = side()
@@ -84,7 +88,7 @@ def sync(
 
             def tell(status: SyncStatus) -> None:
                 nonlocal shown
-                if status.version != shown:
+                if status.version != shown and not quiet:
                     shown = status.version
                     console.print(_line(status), soft_wrap=True)
 
@@ -107,7 +111,7 @@ def sync(
                     raise
                 last = None
         if last is not None:
-            typer.echo(_line(last))
+            typer.echo(json.dumps(asdict(last)) if as_json else _line(last))
         if signalled.is_set():
             console.print(f"Stopped. To go on: semistream master sync {file}", soft_wrap=True)
 

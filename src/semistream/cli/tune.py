@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semistream.cli.compare import Io
+from semistream.cli.progress import Progress, Quiet
 from semistream.cli.report import output, reported, side
 from semistream.errors import OptionError
 
@@ -62,13 +63,14 @@ def tune(
     task_tuples: Annotated[
         int | None, typer.Option(help="Plan what a task of so many tuples runs on Spark.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Plan a join: the fastest for a budget, or the least memory for a rate."""
     with reported(side()):
         if not calibrate and path is None:
             raise OptionError("Name a master table to plan for, or use --calibrate, or both.")
         if calibrate:
-            _calibrate(io)
+            _calibrate(io, quiet)
         if path is not None:
             asked = {"memory": memory, "rate": rate, "skew": skew, "algorithm": algorithm}
             asked |= {"io": io, "task_tuples": task_tuples}
@@ -76,14 +78,14 @@ def tune(
             if chart:
                 output().print(str(found.chart()), soft_wrap=True)
             if empirical:
-                _measure(path, found, skew or 0.0, io)
+                _measure(path, found, skew or 0.0, io, quiet)
 
 
-def _calibrate(io: str) -> None:
+def _calibrate(io: str, quiet: bool) -> None:
     from semistream.cost.calibration import calibrate
 
-    with side().status("Measuring …") as status:
-        found = calibrate(io, progress=lambda what: status.update(f"Measuring {what} …"))
+    with Progress("Measuring", 1.0, quiet) as progress:
+        found = calibrate(io, progress=lambda what, done: progress.to(done, f"Measuring {what}"))
     output().print(_factor_table(found))
     output().print(_read_table(found))
     stored = found.save()
@@ -132,7 +134,7 @@ def _estimate(master: MasterTable, sample: pa.Table, on: On) -> SkewEstimate:
     return estimate_skew(keyed_codes(shape, batches[0]), master.row_count)
 
 
-def _measure(path: str, found: JoinPlan, exponent: float, io: str) -> None:
+def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) -> None:
     from semistream import MasterTable, Skew
     from semistream.cost.empirical import measure_grid, zipf_stream
     from semistream.cost.factors import known_factors
@@ -145,7 +147,11 @@ def _measure(path: str, found: JoinPlan, exponent: float, io: str) -> None:
     shape = JoinShape(batches[0].schema, master, list(master.key), "inner", None)
     factors = known_factors(io).factors
     model = CostModel(master, shape, batches[0], Skew(exponent), factors, io)
-    points = list(measure_grid(Tuner(model), found.algorithm, found.memory, batches, io))
+    points = []
+    with Progress("Running sizes near the best", None, quiet) as progress:
+        for point in measure_grid(Tuner(model), found.algorithm, found.memory, batches, io):
+            points.append(point)
+            progress.to(len(points), f"Running sizes near the best: {len(points)} so far")
     _print_points(output(), points)
 
 

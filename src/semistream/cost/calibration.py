@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +131,29 @@ class Calibration:
 def calibrate(
     io: str,
     folder: Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str, float], None] = lambda _, __: None,
     rounds: int | None = None,
 ) -> Calibration:
-    """Measure the factors; `folder` is on the disk that is meant, by default a temporary one."""
+    """Measure the factors; `folder` is on the disk that is meant, by default a temporary one.
+
+    `progress` is called with what comes next, and the share of the work that is done.
+    """
     repeat = rounds or _REPEAT
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-") as name:
         masters = calibration_masters(Path(name))
-        progress("reads")
+        progress("reads", 0.0)
         reads = tuple(read_costs(masters["key"]))
         measured = []
         for number in range(repeat):
-            progress(f"joins, round {number + 1} of {repeat}")
-            measured.append(timed_joins(masters, io))
+            round_of = f"joins, round {number + 1} of {repeat}"
+            # The reads take about as long as a round.
+            begun = (number + 1) / (repeat + 1)
+            measured.append(
+                timed_joins(
+                    masters, io, partial(_told, progress, round_of, begun, 1 / (repeat + 1))
+                )
+            )
         expanding = {f"{codec}_byte": _per_expanded_byte(masters["key"], codec) for codec in CODECS}
     found = calibration_of(io, measured, reads, time.perf_counter() - started)
     return replace(found, factors=replace(found.factors, **expanding))
@@ -166,9 +176,21 @@ def calibration_of(
     return Calibration(io, together, spread, reads, unexplained, seconds)
 
 
-def timed_joins(masters: dict[str, MasterTable], io: str) -> list[Metrics]:
-    """One round of the joins that factors are found from."""
-    measured = [_measured(masters, run, copying(io)) for run in _RUNS]
+def _told(
+    progress: Callable[[str, float], None], what: str, begun: float, share: float, done: float
+) -> None:
+    """Tell a share of a round as a share of the whole."""
+    progress(what, begun + share * done)
+
+
+def timed_joins(
+    masters: dict[str, MasterTable], io: str, progress: Callable[[float], None] = lambda _: None
+) -> list[Metrics]:
+    """One round of the joins that factors are found from; tells the share that is done."""
+    measured = []
+    for number, run in enumerate(_RUNS):
+        progress(number / len(_RUNS))
+        measured.append(_measured(masters, run, copying(io)))
     return measured + ([_measured(masters, _IN_PLACE, io)] if io != copying(io) else [])
 
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,13 +19,13 @@ import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from semistream.errors import ConnectorError, JavaError
+from semistream.errors import ConnectorError
 from semistream.relation.storage import Location, local_path
 from semistream.spark.connectors import resolved
+from semistream.spark.java import check_java
 
 __all__ = ["local_session"]
 
-_OLDEST_JAVA: Final = 17
 _LOOPBACK: Final = "127.0.0.1"
 _CONF: Final = {
     "spark.driver.bindAddress": _LOOPBACK,
@@ -39,7 +36,6 @@ _CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-_JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def local_session(
@@ -141,39 +137,3 @@ def _python_traces_to(path: Path, spark: SparkSession) -> None:
         server.handle_error = lambda *_: logging.getLogger("pyspark.accumulators").error(
             "The connection to Java has ended.", exc_info=True
         )
-
-
-def check_java() -> str:
-    """What the Java that Spark would start says of itself; `JavaError` if it is missing or old."""
-    java = _java()
-    try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise JavaError(f"{java} does not start: {error}. {_ADVICE}") from error
-    found = _JAVA_VERSION.search(answer.stderr + answer.stdout)
-    said = (answer.stderr or answer.stdout).strip().partition("\n")[0]
-    if found is None or int(found[1]) < _OLDEST_JAVA:
-        raise JavaError(f"{java} says it is {said!r}, which is too old or not known. {_ADVICE}")
-    return said
-
-
-_ADVICE: Final = (
-    f"Spark needs Java {_OLDEST_JAVA} or newer: install one, and put it on the PATH or name its "
-    "directory in JAVA_HOME."
-)
-
-
-def _java() -> str:
-    """The java that Spark's own scripts would choose."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        java = Path(home) / "bin" / "java"
-        if not java.is_file():
-            raise JavaError(f"JAVA_HOME is {home}, but there is no {java}. {_ADVICE}")
-        return str(java)
-    found = shutil.which("java")
-    if found is None:
-        raise JavaError(f"No java is on the PATH, and JAVA_HOME is not set. {_ADVICE}")
-    return found

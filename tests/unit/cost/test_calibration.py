@@ -71,7 +71,7 @@ def test_a_calibration_measures_and_is_found_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(calibration, "_REPEAT", 1)
     monkeypatch.setattr(calibration, "_ROWS", 20_000)
     told: list[str] = []
-    found = calibrate("buffered", progress=told.append)
+    found = calibrate("buffered", progress=lambda what, done: told.append(what))
     assert told[0] == "reads"
     assert found.factors.iteration > 0
     assert found.save() == factors_path("buffered")
