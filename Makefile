@@ -5,7 +5,8 @@ READY  := $(VENV)/.ready
 STAMP  := $(VENV)/.installed
 
 # Tests with a target of their own.
-APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services --ignore=tests/browser
+APART  := --ignore=tests/figures --ignore=tests/recovery --ignore=tests/services --ignore=tests/browser \
+  --ignore=tests/notebooks
 
 # Sparks beside that of .venv, each in an environment of its own. Before 4.2, Spark leaves sockets open.
 SPARKS := 4.0 4.1 4.3
@@ -21,7 +22,7 @@ FEW    := $(addprefix tests/spark/,test_join.py::test_large_strings_and_time_zon
 FEWEST := $(filter %_static_join_does %_nothing_is_lost,$(FEW))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures recovery services-test services-slow spark-matrix spark-matrix-short page-test chaos chaos-short soak coverage costs lint format hooks bench targets docs pictures dist clean
+.PHONY: help demo test slow figures recovery services-test services-slow spark-matrix spark-matrix-short page-test notebooks chaos chaos-short soak coverage costs lint format hooks bench targets docs pictures dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +74,9 @@ spark-matrix-short: $(STAMP) $(SPARKS:%=.venv-spark-%/.installed) ## A few of th
 page-test: $(STAMP) ## Try the live page in Chromium, which is installed if need be
 	$(BIN)/python -m tests.browser
 	$(BIN)/python -m pytest tests/browser
+
+notebooks: $(STAMP) ## Run the notebooks of examples/; the one with Kafka is in services-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/notebooks
 
 chaos: $(STAMP) ## Attack it with faults, kills, hostile files and random joins: MINUTES=2 SEED=1
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)

@@ -16,7 +16,7 @@ copyright = author
 release = version = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
@@ -30,6 +30,10 @@ default_role = "literal"
 # Only public names have a place to lead to: not inner ones in signatures, and not those of other
 # projects, whose inventories are on the network.
 nitpick_ignore_regex = [("py:.*", r"(?!semistream\.(?:[A-Za-z_]+|errors\.\w+)$).*")]
+
+# Notebooks are shown as they are committed; `make notebooks` runs them.
+nb_execution_mode = "off"
+nb_merge_streams = True
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 4

@@ -128,9 +128,25 @@ def _root_files(app: Sphinx, name: str, source: list[str]) -> None:
         text = (Path(app.srcdir).parent / _PROJECT[name]).read_text("utf-8")
         source[0] = text.replace("](docs/", "](../")
     up = "" if name in _PROJECT else "../" * (name.count("/") + 1)
+    source[0] = source[0].replace(f"]({up}examples/notebooks/", "](/notebooks/")
     pages = {file: f"/{page}.md" for page, file in _PROJECT.items()} | {"README.md": "/index.md"}
     for file, page in pages.items():
         source[0] = re.sub(rf"\]\({re.escape(up + file)}(#[\w-]+)?\)", f"]({page})", source[0])
+
+
+def _notebooks(app: Sphinx, _: object) -> None:
+    """Copy examples/notebooks into the site's folder, with links that lead from there."""
+    home = Path(app.srcdir) / "notebooks"
+    home.mkdir(exist_ok=True)
+    given = {path.name: path for path in (home.parents[1] / "examples/notebooks").glob("*.ipynb")}
+    for old in home.iterdir():
+        if old.name not in given:
+            old.unlink()
+    for name, path in given.items():
+        text = path.read_text("utf-8").replace("](../../docs/", "](../")
+        copy = home / name
+        if not copy.exists() or copy.read_text("utf-8") != text:
+            copy.write_text(text, "utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -139,5 +155,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("command-line", CommandLine)
     app.add_directive("api", Api)
     app.add_directive("more-pages", MorePages)
+    app.connect("config-inited", _notebooks)
     app.connect("source-read", _root_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

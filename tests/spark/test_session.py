@@ -1,6 +1,7 @@
 """`local_session`: what it sets up, what it leaves alone, and what it says of Java."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from semistream.errors import JavaError
 from semistream.spark.java import check_java
-from semistream.spark.session import local_session
+from semistream.spark.session import _java_output_to, local_session
 
 pytestmark = pytest.mark.service
 
@@ -92,3 +93,14 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaError, match="No java is on the PATH"):
         check_java()
+
+
+def test_what_java_prints_goes_to_the_log_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "spark.log"
+    with _java_output_to(log):
+        subprocess.run(["sh", "-c", "echo jars; echo warnings >&2"], check=True)
+    subprocess.run(["echo", "mine"], check=True)
+    assert log.read_text() == "jars\nwarnings\n"
+    assert capfd.readouterr() == ("mine\n", "")

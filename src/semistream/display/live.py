@@ -17,7 +17,7 @@ def live_display(html: Callable[[], str], is_over: Callable[[float], bool]) -> b
     """
     try:
         # Part of every notebook; nothing else needs it.
-        from IPython.display import HTML, display  # type: ignore[import-not-found, unused-ignore]
+        from IPython.display import HTML, display
     except ImportError:
         return False
     handle: Any = display(HTML(html()), display_id=True)

@@ -89,15 +89,18 @@ def local_session(
 @contextmanager
 def _java_output_to(path: Path) -> Iterator[None]:
     """Send what a Java process started meanwhile prints to this file, as long as it runs."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    before = os.dup(2)
+    before = {number: os.dup(number) for number in (1, 2)}
     try:
         with open(path, "ab") as file:
-            os.dup2(file.fileno(), 2)
+            for number in before:
+                os.dup2(file.fileno(), number)
         yield
     finally:
-        os.dup2(before, 2)
-        os.close(before)
+        for number, old in before.items():
+            os.dup2(old, number)
+            os.close(old)
 
 
 class _FromPy4j(logging.Filter):

@@ -1,0 +1,1 @@
+"""The notebooks of examples/notebooks: run from top to bottom, and kept tidy."""
