@@ -122,6 +122,22 @@ def test_a_column_that_was_changed_is_told_to_be_opened_again(shop: Shop) -> Non
         joined(again, 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [("date", "timestamp", "'2024-01-02 10:11:12'"), ("boolean", "int", "5"),
+     ("int", "date", "'2024-01-02'"), ("timestamp", "bigint", "5")],
+)  # fmt: skip
+def test_a_column_of_another_type_is_never_read_as_the_old_one(
+    postgres: Shop, before: str, after: str, value: str
+) -> None:
+    table = postgres.table(f"id int PRIMARY KEY, n {before}", [])
+    postgres.run(f"INSERT INTO {table} VALUES (1, NULL)")
+    master = postgres.master(table)
+    postgres.run(f"ALTER TABLE {table} DROP n, ADD n {after} DEFAULT {value}")
+    with pytest.raises(DatabaseError, match=r"(?i)open it again"):
+        joined(master, 1)
+
+
 @pytest.mark.parametrize("algorithm", ["inlj", "hybridjoin", "chybridjoin", "auto"])
 def test_a_key_with_many_rows_is_read_in_lots(shop: Shop, algorithm: str) -> None:
     table = shop.table("n int PRIMARY KEY, id int, note varchar(200)", [])

@@ -267,6 +267,12 @@ BAD: dict[str, tuple[str, list[tuple[Any, ...]], dict[str, Any], str]] = {
         "'value' of the changes has type int64, and that of the master string",
     ),
     "unknown change": (SCHEMA, [(1, "a", "merge", 1)], {}, "the change type merge"),
+    "no row": (
+        "op string, after struct<id long, value string>, before struct<id long>, n long",
+        [("u", None, (1,), 1)],
+        {"sequence_by": "n"},
+        "an event with op u and no row in after",
+    ),
     "null key": (SCHEMA, [(None, "a", "insert", 1)], {}, "a null in the key column 'id'"),
     "null order": (SCHEMA, [(1, "a", "insert", None)], {}, "a null in '_commit_version'"),
     "format": (SCHEMA, [], {"format": "avro"}, "format='avro' is not known"),

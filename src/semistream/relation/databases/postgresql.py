@@ -56,8 +56,8 @@ _ENDLESS: Final = {
 """From when on a time is as good as infinity: Arrow's microseconds end before PostgreSQL's."""
 _FIRST_TIME, _LAST_TIME = "0001-01-01 00:00:00+00", "9999-12-31 00:00:00+00"
 """What infinities become: times that Arrow, Spark and Python have, in all time zones but one."""
-_CHANGED: Final = ("42703", "42P01")
-"""There is no such column, no such table."""
+_CHANGED: Final = ("42703", "42P01", "42883", "42804")
+"""There is no such column, no such table; a column has another type than its query expects."""
 _PRECISION: Final = re.compile(r"(?<=time|tamp)\(\d\)")
 """Of `timestamp(3)`, say: Arrow's have microseconds."""
 _MOST_DIGITS: Final = 38
@@ -288,6 +288,9 @@ def _finite(quoted: str, type: str) -> str:
 
 
 def _fitting(found: pa.ChunkedArray, column: SourceColumn) -> pa.ChunkedArray:
+    """The values in the column's type. Only texts are cast: other types mean another column."""
+    if found.type != column.type and not pa.types.is_string(found.type):
+        raise UnfitValueError(column.name)
     try:
         return found.cast(column.type)
     except pa.ArrowException:

@@ -29,6 +29,8 @@ _CONNECT_SECONDS: Final = 10
 _MARIADB_LOST: Final = (1044, 1045, 1049, 1053, 1205, 1213, 1927)
 """Not let in, three kinds; shuts down; two kinds of locks; killed. From 2000 on: not reached."""
 _WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint")
+_BINARY_DIGITS: Final = {"real": 24, "float": 24, "double precision": 53, "double": 53}
+"""How many binary digits columns hold exactly."""
 _HEX: Final = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2")
 
 
@@ -69,7 +71,10 @@ class Database(ABC):
         if column in _WHOLE:
             has_fractions = pa.types.is_decimal(kind) and kind.scale > 0
             return bool(pa.types.is_floating(kind) or has_fractions)
-        return column == "date" and bool(pa.types.is_timestamp(kind))
+        if column in _BINARY_DIGITS:
+            return _binary_digits(kind) > _BINARY_DIGITS[column]
+        has_no_day = column.startswith("time ") or column == "time"
+        return bool(pa.types.is_timestamp(kind)) and (column == "date" or has_no_day)
 
     def lacks(self, values: pa.Array) -> bool:
         """Whether it has no such values at all."""
@@ -204,6 +209,13 @@ class MariaDB(Database):
             some = ",".join(tuples.slice(begin, stop - begin).to_pylist())
             cursor.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {some}")
             begin = stop
+
+
+def _binary_digits(kind: pa.DataType) -> int:
+    """The digits that numbers of a type may have; decimals are rounded as databases do."""
+    if pa.types.is_integer(kind):
+        return int(kind.bit_width)
+    return {pa.float64(): 53, pa.float32(): 24}.get(kind, 0)
 
 
 _BY_SCHEME: Final[dict[str, type[Database]]] = {

@@ -243,6 +243,10 @@ class _Reader:
             named = F.coalesce(self._type(), F.lit("null"))
             text = F.concat(F.lit("the change type "), named, F.lit(f"; known are {_list(known)}"))
             found.append(F.when(~is_known, text))
+        if self.format == "debezium":
+            has_row = self._type().isin(*_WITH_ROW[self.format])
+            text = F.concat(F.lit("an event with op "), self._type(), F.lit(" and no row in after"))
+            found.append(F.when(has_row & column("after").isNull(), text))
         return found
 
     def at(self) -> Column:
