@@ -351,8 +351,9 @@ class DatabaseMaster(MasterTable):
         """What to do when `asked`, of so many rows, has no room."""
         needed = max(2 * self.page_bytes, int(2 * rows * self._row_bytes))
         advice = str(reason) or (
-            f"Open the table with page_bytes={1 << (needed - 1).bit_length()}, or leave out wide "
-            "columns with columns=[…]. If many rows were added meanwhile, run it again."
+            f"Open the table with page_bytes={1 << (needed - 1).bit_length()}, or more if rows are "
+            "wider there, or leave out wide columns with columns=[…]. If many rows were added "
+            "meanwhile, run it again."
         )
         return RowRoomError(
             f"In {self.path} {asked} have more bytes than there is room for. {advice}"
