@@ -111,7 +111,7 @@ def _time(seconds: float) -> str:
     """A duration for people.
 
     >>> _time(7.2), _time(75), _time(7300)
-    ('7 s', '1 min 15 s', '2 h 2 min')
+    ('7 s', '1 min 15 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:
