@@ -24,6 +24,7 @@ elif command -v brew >/dev/null; then get="brew install"
 else get="install"; fi
 
 if [ "${1:-}" = dev ]; then
+  [ -x "$venv/bin/semistream" ] || sh install.sh
   say "Installing what developers need: tests, documentation, databases, benchmarks. A few minutes."
   pip -e '.[dev]'
   say "Installed in $(($(date +%s) - began)) s."
