@@ -97,6 +97,7 @@ def test_a_file_with_nothing_wrong(check: Check) -> None:
         ('"h:9092"', '"${NO_SERVERS}"', "[source]: A setting names ${NO_SERVERS}, but the env"),
         ('value = "json"', 'value = "protobuf"', "'protobuf' are not known. Use one of: json, "),
         ('value = "json"', 'value = "avro"', "schema is not Avro's JSON (Expecting value"),
+        ("id long", "id long, ID int", "has the column 'id' twice. Leave one out."),
         ("id long", "id lnog", "the column 'id' has the type 'lnog'; is 'long' meant?"),
         ("id long", "id", "the column 'id' has no type"),
         ("n: decimal", "n: decimla", "the column 'n' has the type 'decimla'; is 'decimal' meant"),

@@ -26,6 +26,15 @@ _WORD: Final = re.compile(
 
 def column_names(schema: str) -> list[str]:
     """The names of the columns; `OptionError` for a type that there is not, or none at all."""
+    names = _names(schema)
+    plain = [name.lower() for name in names]
+    twice = [name for name, one in zip(names, plain, strict=True) if plain.count(one) > 1]
+    if twice:
+        raise OptionError(f"schema={schema!r} has the column {twice[0]!r} twice. Leave one out.")
+    return names
+
+
+def _names(schema: str) -> list[str]:
     words = _Words(schema)
     if words.word.lower() == "struct" and words.next == "<":
         words.take()
