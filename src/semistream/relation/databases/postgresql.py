@@ -288,8 +288,12 @@ def _finite(quoted: str, type: str) -> str:
 
 
 def _fitting(found: pa.ChunkedArray, column: SourceColumn) -> pa.ChunkedArray:
-    """The values in the column's type. Only texts are cast: other types mean another column."""
-    if found.type != column.type and not pa.types.is_string(found.type):
+    """The values in the column's type: another one than expected means another column.
+
+    Texts become decimals, and integers stay what they are.
+    """
+    same = found.type == column.type or pa.types.is_string(found.type)
+    if not same and not (pa.types.is_integer(found.type) and pa.types.is_integer(column.type)):
         raise UnfitValueError(column.name)
     try:
         return found.cast(column.type)
