@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import semistream as ss
 from semistream import cli
 from semistream.errors import CorruptPageError
+from semistream.spark.pipeline.about import read_about
 from semistream.spark.pipeline.lease import Lease
 from semistream.testing import assert_same_rows, oracle_join
 from tests.spark.pipeline.conftest import Shop
@@ -56,6 +57,9 @@ def test_a_batch_on_a_damaged_version_goes_on_with_a_new_one(shop: Shop) -> None
     second = shop.sell(100)
     with pytest.raises(CorruptPageError):
         shop.run(**options)
+    about = read_about(checkpoint)
+    assert about is not None
+    assert (about.state, "is broken" in str(about.error)) == ("failed", True)
     code, said = unpin(checkpoint)
     assert (code, "there is no other to take" in said) == (1, True)
     more = pa.table({"id": range(shop.keys + 50), "name": [f"new {i}" for i in range(450)]})

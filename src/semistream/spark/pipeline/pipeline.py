@@ -250,7 +250,8 @@ class Pipeline:
         """
         self._require_started()
         ended = self._ended.wait(timeout)
-        if self._failure is not None:
+        # Not before it has ended: how it did is then on record, and its checkpoint is free.
+        if ended and self._failure is not None:
             raise self._failure
         return ended
 
