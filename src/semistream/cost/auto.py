@@ -36,6 +36,8 @@ WORTHWHILE = (
 )
 """Those that are the best somewhere, as long as there is memory for any of them."""
 _LEAST_SAMPLE = 1000
+_WORTH_A_STEP = 1024
+"""Tuples of a chunk that is found in place."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class AutoPlanner:
         model = CostModel(self.master, shape, first, skew, known.factors, self.io, use_filter)
         tuner = Tuner(model, self.options)
         basis = (f"skew: {told}", f"cost factors: {known.source}")
-        fits = in_memory(self.master, shape, first, memory, use_filter, self.io)
+        fits = in_memory(self.master, shape, first, memory, use_filter, self.io, _WORTH_A_STEP)
         if fits is not None and not self.options:
             everything = [model.planned(IN_MEMORY, memory, fits)]
             return explained(tuner, everything, ("all of R fits: it is kept in memory", *basis), ())
@@ -111,11 +113,18 @@ def in_memory(
     memory: int,
     use_filter: bool | None = None,
     io: str = "buffered",
+    least_chunk: int = 0,
 ) -> dict[str, int] | None:
-    """The options by which all of R is kept in memory, if it fits and does not change."""
+    """The options by which all of R is kept in memory, if it fits and does not change.
+
+    Where pages are searched in place, chunks of the stream must have at least so many tuples: a
+    copy of R saves less than small chunks cost.
+    """
     if master.is_live:
         return None
     options = {"pinned_partitions": max(master.page_count, 1)}
     sizing = Sizing(needs_of(IN_MEMORY), master, shape, sample, use_filter, io)
     plan = sizing.plan_or_none(memory, options)
-    return None if plan is None else options
+    if plan is None or (plan.in_place_rows and plan.stream_chunk_rows < least_chunk):
+        return None
+    return options

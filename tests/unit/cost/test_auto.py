@@ -56,6 +56,20 @@ def test_a_master_that_fits_is_kept_in_memory(masters: Masters, stream: Any) -> 
     assert "fits" in plan.explain()
 
 
+def test_a_copy_of_the_master_never_leaves_room_for_small_chunks_only(
+    masters: Masters, stream: Any
+) -> None:
+    """Pages that are searched in place need no copy, and chunks need room."""
+    master, (first,) = masters["key"], stream(0.5, 10_000, 10_000)
+    size = int(master.pages.length.sum())
+    chunks = [
+        ss.engine(master, on="product_id", memory=int(size * share)).planned(first)
+        for share in np.arange(1.0, 4.0, 0.1)
+    ]
+    assert min(plan.stream_chunk_rows for plan in chunks) >= 1024
+    assert chunks[-1].algorithm == "oxhybridjoin"
+
+
 def test_it_joins_what_an_oracle_joins(tmp_path: Any) -> None:
     goods = pa.table({"id": np.arange(0, 6000, 2), "name": [f"n{i}" for i in range(3000)]})
     master = ss.MasterTable.from_arrow(goods, tmp_path / "m", key="id", page_bytes=4096)
