@@ -26,7 +26,7 @@ __all__ = ["Backlog", "LiveLine"]
 
 _PLAIN_SECONDS: Final = 5.0
 _WINDOW: Final = 2.0
-_CELLS: Final = 8
+_CELLS: Final = 4
 
 
 class Backlog:
@@ -125,7 +125,7 @@ class LiveLine:
         if self._last is None:
             return Text(f"{start}waiting for the first batch", style="dim")
         last, backlog = self._last, self._backlog
-        text = Text(start)
+        text = Text(start, no_wrap=True, overflow="ellipsis")
         text.append(f"in {backlog.rate:>6,}/s  ")
         text.append(f"out {backlog.done_rate:>6,.0f}/s  ", style="bold green")
         if last["hit_ratio"] is not None:
