@@ -6,6 +6,7 @@ import datetime as dt
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +43,8 @@ def sale(*keys: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(keys, pa.int64())})
 
 
-def joined(master: ss.DatabaseMaster, *keys: int, memory: str = "2MB", **how: str) -> list[object]:
-    with ss.engine(master, on="id", memory=memory, **how) as engine:  # type: ignore[arg-type]
+def joined(master: ss.MasterTable, *keys: int, memory: str = "2MB", **how: Any) -> list[Any]:
+    with ss.engine(master, on="id", memory=memory, **how) as engine:
         found = sorted(rows_of(list(engine.run([sale(*keys)]))))
         assert engine.memory()["peak"] <= engine.memory()["budget"]
         return list(found)
@@ -74,9 +75,10 @@ def test_rows_that_are_valid_until_infinity_are_found(postgres: Shop) -> None:
     postgres.run(f"INSERT INTO {table} VALUES (1, 20, '2024-01-01+00', 'infinity')")
     at = pa.array([dt.datetime(2023, 5, 5), dt.datetime(2024, 5, 5)], pa.timestamp("us", "UTC"))
     sales = pa.record_batch({"id": pa.array([1, 1], pa.int64()), "at": at})
-    terms = {"valid": ("at", "since", "until"), "columns": ["price"], "memory": "2MB"}
+    terms: dict[str, Any] = {"valid": ("at", "since", "until"), "columns": ["price"]}
     for algorithm in ("inlj", "meshjoin", "auto"):
-        with ss.engine(postgres.master(table), on="id", algorithm=algorithm, **terms) as engine:  # type: ignore[arg-type]
+        how = terms | {"memory": "2MB", "algorithm": algorithm}
+        with ss.engine(postgres.master(table), on="id", **how) as engine:
             assert sorted(row[2] for row in rows_of(list(engine.run([sales])))) == [10, 20]
 
 
@@ -114,12 +116,12 @@ def test_a_column_that_was_changed_is_told_to_be_opened_again(shop: Shop) -> Non
     shop.run(f"UPDATE {table} SET n = 5000000000")
     for stale in (master, shared):
         with pytest.raises(DatabaseError, match=r"n was int32 and is int64\. Open it again"):
-            joined(stale, 1)  # type: ignore[arg-type]
+            joined(stale, 1)
     again = ss.MasterTable.open(location)
-    assert joined(again, 1) == [(1, 5_000_000_000, 1)]  # type: ignore[arg-type]
+    assert joined(again, 1) == [(1, 5_000_000_000, 1)]
     shop.run(f"ALTER TABLE {table} DROP COLUMN m")
     with pytest.raises(DatabaseError, match=r"If the table was changed, open it again"):
-        joined(again, 1)  # type: ignore[arg-type]
+        joined(again, 1)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_values_are_whole_or_refused_where_a_packet_ends(mariadb: Shop) -> None:
     master = mariadb.master(table, page_bytes=8 << 20)
     for algorithm in ("inlj", "meshjoin", "hybridjoin", "auto"):
         found = joined(master, 0, 1, memory="200MB", algorithm=algorithm)
-        assert [(row[0], len(row[1]), set(row[1])) for row in found] == [  # type: ignore[index]
+        assert [(row[0], len(row[1]), set(row[1])) for row in found] == [
             (0, 2_300_000, {"0"}),
             (1, 2_400_000, {"1"}),
         ]
@@ -229,7 +231,7 @@ def test_names_with_a_dot_are_quoted(shop: Shop) -> None:
         for table in ('"goods.of ours"', f"{quote}goods.of ours{quote}"):
             master = shop.master(table)
             assert joined(master, 1) == [(1, 2)]
-            assert joined(ss.MasterTable.open(master.location), 1) == [(1, 2)]  # type: ignore[arg-type]
+            assert joined(ss.MasterTable.open(master.location), 1) == [(1, 2)]
     finally:
         shop.run(f"DROP TABLE {quote}goods.of ours{quote}")
 

@@ -6,7 +6,6 @@ and then, and none for work that is soon done. With `--quiet` there is nothing.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,6 +126,7 @@ def growing(what: str, path: Location, expected: int | None, quiet: bool) -> Ite
 
     `expected` says about how many there will be, if that is known.
     """
+    from semistream.relation.build_progress import looking
     from semistream.relation.storage import is_database, storage_at
 
     if is_database(path):
@@ -134,21 +134,14 @@ def growing(what: str, path: Location, expected: int | None, quiet: bool) -> Ite
         return
     storage = storage_at(path)
     before = {entry.name for entry in storage.entries("data")}
-    ended = threading.Event()
     with Progress(what, None, quiet) as progress:
 
-        def watch() -> None:
-            while not ended.wait(_LOOK_SECONDS):
-                new = [e.bytes for e in storage.entries("data") if e.name not in before]
-                size = sum(new)
-                said = f"{what}: {size / MIB:,.0f} MiB written" if size else what
-                # Nothing is written while rows are sorted, and that takes its time too.
-                progress.to(size, said, expected if size else None)
+        def look() -> None:
+            new = [e.bytes for e in storage.entries("data") if e.name not in before]
+            size = sum(new)
+            said = f"{what}: {size / MIB:,.0f} MiB written" if size else what
+            # Nothing is written while rows are sorted, and that takes its time too.
+            progress.to(size, said, expected if size else None)
 
-        thread = threading.Thread(target=watch, name="semistream-progress", daemon=True)
-        thread.start()
-        try:
+        with looking(look, _LOOK_SECONDS):
             yield
-        finally:
-            ended.set()
-            thread.join()

@@ -6,7 +6,6 @@ Spark's own progress is not available under Spark Connect; the files that the ta
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from rich.console import Console
 
 from semistream.errors import OptionError
-from semistream.relation.build_progress import BuildProgress, Report
+from semistream.relation.build_progress import BuildProgress, Report, looking
 from semistream.relation.versions.draft import Draft
 
 __all__ = ["reporter", "watched"]
@@ -48,20 +47,9 @@ def watched(step: str, draft: Draft, report: Report | None) -> Iterator[None]:
     if report is None:
         yield
         return
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_SECONDS):
-            report(_now(step, draft))
-
     report(_now(step, draft))
-    thread = threading.Thread(target=watch, name="semistream-build-progress", daemon=True)
-    thread.start()
-    try:
+    with looking(lambda: report(_now(step, draft)), _SECONDS):
         yield
-    finally:
-        ended.set()
-        thread.join()
     report(_now(step, draft))
 
 
