@@ -46,8 +46,11 @@ def test_a_front_stage_learns_in_some_cycles(cycles: float) -> None:
 
 
 def test_keys_replaced_at_once_push_out_the_hot_ones() -> None:
-    for way, digits in (("at once", 1), ("one by one", 0)):
-        share = 100 * found("replacing", "hit_share", way=way)
+    for places, way, digits in (
+        *((60, "at once", 1), (60, "one by one", 0)),
+        *((300, "at once", 0), (300, "one by one", 0)),
+    ):
+        share = 100 * found("replacing", "hit_share", places=places, way=way)
         assert f"{share:.{digits}f} %" in reasons.REPLACED_AT_ONCE
 
 
