@@ -89,7 +89,7 @@ class CostFactors:
         """The factors with `page_read` raised by what decompressing a page of this master takes."""
         if master.compression is None or not master.page_count:
             return self
-        byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte}[master.compression]
+        byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte, "packed": 0.0}[master.compression]
         page = float(master.pages.length.mean())
         return replace(self, page_read=self.page_read + byte * page)
 

@@ -20,6 +20,7 @@ from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
+from semistream.column_widths import column_width
 from semistream.cost.factors import CostFactors
 from semistream.cost.popularity import Popularity
 from semistream.cost.prediction import Operations, Prediction
@@ -30,7 +31,6 @@ from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
 from semistream.parts.result_columns import piece_rows
-from semistream.parts.row_arena import column_width
 from semistream.parts.steps import is_for_steps
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable

@@ -53,7 +53,8 @@ def _filler(bits: int) -> Callable[[int, int], None]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)
             target = builder.inttoptr(arguments[0], kind.as_pointer())
-            builder.store(builder.trunc(arguments[1], kind), target, align=1)
+            part = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
+            builder.store(part, target, align=1)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp), generate
@@ -80,5 +81,5 @@ copy_1, copy_2, copy_4, copy_8 = _copier(8), _copier(16), _copier(32), _copier(6
 copy_16 = _copier(128)
 load_1, load_2 = _loader(8, types.uint8), _loader(16, types.uint16)
 load_4, load_8 = _loader(32, types.int32), _loader(64, types.int64)
-fill_1, fill_4 = _filler(8), _filler(32)
+fill_1, fill_4, fill_8 = _filler(8), _filler(32), _filler(64)
 prefetch = cast("Callable[[int], None]", intrinsic(_prefetch))

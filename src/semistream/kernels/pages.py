@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 
 from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import load_2, load_4, load_8
+from semistream.kernels.packed_pages import Symbols
+from semistream.kernels.packed_rows import PackedPages, Tray, pick_rows
 from semistream.kernels.page_check import sound_codes, sound_page, values_at
-from semistream.kernels.reading import PageList, announce_pages, read_stretch
+from semistream.kernels.reading import PageList, announce_pages, intact, read_stretch
 from semistream.kernels.rows import granules_of, put_row
 
 GRANULES, ROWS, DONE = range(3)
 """What `FoundRows.used` counts: granules and rows of memory, and codes that are done."""
-PAGES, STRETCHES, BYTES = range(3)
-"""What `Desk.progress` counts: pages opened of the run under way, stretches and bytes read."""
+PAGES, STRETCHES, BYTES, TRAY = range(4)
+"""What `Desk.progress` counts: pages opened of the run under way, stretches and bytes read, and
+bytes of the tray that the run's rows take."""
 
 _PREFIX = 8
 _MESSAGE_HEADER, _BATCH_ROWS, _BATCH_NODES, _BATCH_BUFFERS = 2, 0, 1, 2
@@ -85,6 +88,8 @@ class Desk(NamedTuple):
     fields: Any
     page_rows: Codes
     progress: Codes
+    tray: Tray
+    """For rows of packed pages."""
 
 
 @kernel
@@ -183,10 +188,10 @@ def _find_code(layout: Layout, desk: Desk, code: int, number: int, found: FoundR
     fields, page_rows, pages, page = desk.fields, desk.page_rows, desk.progress[PAGES], 0
     while page + 1 < pages and code_of(fields[page, layout.code], page_rows[page] - 1) < code:
         page += 1
-    row = first_row(fields[page, layout.code], 0, page_rows[page], code)
+    row = first_row(fields[page, layout.code], 0, page_rows[page], code) if pages else 0
     used, count = found.used[GRANULES], found.used[ROWS]
     words = found.memory.view(np.int32)
-    while True:
+    while pages:
         if row == page_rows[page]:
             page, row = page + 1, 0
         if page == pages or code_of(fields[page, layout.code], row) != code:
@@ -224,18 +229,71 @@ def _find_codes(layout: Layout, desk: Desk, run: int, wanted: Wanted, found: Fou
 
 
 @kernel
-def _open_stretch(stretch: Any, pages: PageList, layout: Layout, desk: Desk) -> bool:
+def _open(at: int, page: int, pages: PageList, layout: Layout, desk: Desk) -> int:
+    """Find the columns of a page in the frame; its rows, or -1 if it is not understood."""
+    if not is_sound(at, page, pages, layout.widths, layout.code, True):
+        return -1
+    return open_page(at, layout.widths, desk.fields[desk.progress[PAGES]])
+
+
+@kernel
+def _pick(
+    at: int,
+    page: int,
+    pages: PageList,
+    packed: PackedPages,
+    layout: Layout,
+    desk: Desk,
+    wanted: Wanted,
+    run: int,
+) -> int:
+    """The same for a packed page, of which only wanted rows are unpacked."""
+    if pages.length[page] == packed.whole[page]:
+        # It would not have become smaller, and is kept as it is.
+        if not intact(page, page + 1, at - pages.offset[page], pages):
+            return -1
+        return _open(at, page, pages, layout, desk)
+    number, progress = packed.file[page], desk.progress
+    picked, used = pick_rows(
+        at,
+        pages.length[page],
+        int(pages.rows[page]),
+        (pages.first[page], pages.last[page]),
+        layout.widths,
+        layout.code,
+        wanted.codes,
+        wanted.ends[run - 1] if run else 0,
+        wanted.ends[run],
+        Symbols(packed.words[number], packed.lengths[number]),
+        desk.tray,
+        progress[TRAY],
+        desk.fields[progress[PAGES]],
+    )
+    progress[TRAY] = used
+    return picked
+
+
+@kernel
+def _open_stretch(
+    stretch: Any,
+    pages: PageList,
+    packed: PackedPages,
+    layout: Layout,
+    desk: Desk,
+    wanted: Wanted,
+) -> bool:
     """Find the columns of the pages of a stretch that is in the frame; False: not understood."""
     for page in range(stretch.first, stretch.stop):
         at = desk.frame + stretch.place + pages.offset[page] - stretch.position
-        opened = desk.progress[PAGES]
-        if not is_sound(at, page, pages, layout.widths, layout.code, True):
-            return False
-        rows = open_page(at, layout.widths, desk.fields[opened])
+        if len(packed.whole):
+            rows = _pick(at, page, pages, packed, layout, desk, wanted, stretch.run)
+        else:
+            rows = _open(at, page, pages, layout, desk)
         if rows < 0:
             return False
-        desk.page_rows[opened] = rows
-        desk.progress[PAGES] = opened + 1
+        if rows > 0:
+            desk.page_rows[desk.progress[PAGES]] = rows
+            desk.progress[PAGES] += 1
     return True
 
 
@@ -246,6 +304,7 @@ def find_rows(
     is_read: bool,
     grain: int,
     pages: PageList,
+    packed: PackedPages,
     layout: Layout,
     desk: Desk,
     wanted: Wanted,
@@ -268,13 +327,13 @@ def find_rows(
             ahead += later.wanted
             announced += 1
         if i > begin or not is_read:
-            read = read_stretch(stretch, desk.frame, grain, pages)
+            read = read_stretch(stretch, desk.frame, grain, pages, len(packed.whole) == 0)
             if read < 0:
                 return i
             progress[BYTES] += read
         if i == 0 or stretches[i - 1].run != stretch.run:
-            progress[PAGES] = 0
-        if not _open_stretch(stretch, pages, layout, desk):
+            progress[PAGES] = progress[TRAY] = 0
+        if not _open_stretch(stretch, pages, packed, layout, desk, wanted):
             return i
         progress[STRETCHES] = i + 1
         is_last = i + 1 == len(stretches) or stretches[i + 1].run != stretch.run

@@ -80,15 +80,18 @@ def intact(first: int, stop: int, base: int, pages: PageList) -> bool:
 
 
 @kernel
-def read_stretch(stretch: Any, frame: int, grain: int, pages: PageList) -> int:
-    """Read a stretch into the frame at address `frame` and check it; its bytes, or -1.
+def read_stretch(stretch: Any, frame: int, grain: int, pages: PageList, check: bool) -> int:
+    """Read a stretch into the frame at address `frame`; its bytes, or -1.
+
+    With `check`, all its pages have their checksums.
 
     -1 does not say why: whoever wants to know reads again, with the operating system's errors.
     """
     to = frame + stretch.place
     filled = _read(stretch.descriptor, stretch.position, stretch.wanted, stretch.size, to, grain)
-    if filled < 0 or not intact(stretch.first, stretch.stop, to - stretch.position, pages):
-        return -1
+    if filled >= 0 and check:
+        base = to - stretch.position
+        return filled if intact(stretch.first, stretch.stop, base, pages) else -1
     return filled
 
 

@@ -15,22 +15,6 @@ from semistream.arrow_arrays import to_numpy
 Values = NDArray[np.generic]
 
 
-def fixed_dtype(kind: pa.DataType) -> np.dtype[np.generic] | None:
-    """How one value of `kind` is kept in a slot, or None when its size varies."""
-    if pa.types.is_boolean(kind):
-        return np.dtype(np.bool_)
-    if pa.types.is_dictionary(kind) or not (
-        pa.types.is_primitive(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
-        return None
-    width: int = kind.bit_width // 8
-    if width == 0:
-        return None
-    return np.dtype(f"i{width}") if width in (1, 2, 4, 8) else np.dtype(f"V{width}")
-
-
 def values_of(array: pa.Array, dtype: np.dtype[np.generic]) -> Values:
     """The column's values as a NumPy view (booleans are unpacked). Null slots hold anything."""
     if pa.types.is_boolean(array.type):

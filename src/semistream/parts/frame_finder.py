@@ -16,12 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.column_widths import column_width
+from semistream.kernels.packed_rows import Tray
 from semistream.kernels.pages import BYTES, STRETCHES, Desk, Layout, find_rows
 from semistream.kernels.rows import FIELD
 from semistream.parts.look_up_set import LookUpSet
 from semistream.parts.reads_under_way import ReadsUnderWay, under_way_bytes
-from semistream.parts.row_arena import RowLayout, column_width
-from semistream.relation import Frame, MasterTable
+from semistream.parts.row_arena import RowLayout
+from semistream.relation import PACKED, Frame, MasterTable
+
+_SPARE = 32
+"""Bytes that a column of picked rows may take more than in its page."""
 
 
 class ReadCounts(NamedTuple):
@@ -36,8 +41,16 @@ def finder_bytes(master: MasterTable, partition_pages: int, threads: int, found:
     """What a finder takes: for each thread a frame, the columns of the pages in it, reads ahead."""
     page = len(master.stored_schema) * FIELD.itemsize + 8
     frame = master.pages.frame_bytes(partition_pages)
+    if master.compression == PACKED:
+        frame += _tray_bytes(master, partition_pages)
     under_way = under_way_bytes(master, partition_pages, found)
     return threads * (frame + partition_pages * page + under_way)
+
+
+def _tray_bytes(master: MasterTable, partition_pages: int) -> int:
+    """Room for all rows of a partition's pages, in columns that end at multiples of eight."""
+    columns = _SPARE * partition_pages * (len(master.stored_schema) + 1)
+    return master.pages.frame_bytes(partition_pages) + columns + int(master.pages.rows.max())
 
 
 class FrameFinder:
@@ -57,7 +70,9 @@ class FrameFinder:
 
         `found_bytes` are those of a set of look-ups.
         """
+        self._master = master
         self._reader = master.reader(io)
+        self._trays: list[Frame] = []
         stored = master.stored_schema
         columns = np.array([stored.get_field_index(n) for n in rows.schema.names], np.int64)
         self._layout = Layout(
@@ -77,11 +92,20 @@ class FrameFinder:
             fields = np.zeros((partition_pages, len(stored)), FIELD)
             fields["place"][:, columns] = rows.places
             page_rows = np.zeros(partition_pages, np.int64)
-            progress = np.zeros(3, np.int64)
-            desk = Desk(frame.address, fields, page_rows, progress)
+            progress = np.zeros(4, np.int64)
+            desk = Desk(frame.address, fields, page_rows, progress, self._tray(partition_pages))
             reads = self._under_way[thread] if self._under_way else None
             self._desks.put((frame, desk, reads))
         self._one_reads = Lock()
+
+    def _tray(self, partition_pages: int) -> Tray:
+        """Room for rows of packed pages; none if pages are not packed, or are unpacked as whole."""
+        if not len(self._reader.stored.packed.whole):
+            return Tray(0, 0, np.zeros(0, np.uint8))
+        marks = np.zeros(int(self._master.pages.rows.max()), np.uint8)
+        memory = Frame(_tray_bytes(self._master, partition_pages))
+        self._trays.append(memory)
+        return Tray(memory.address, memory.nbytes, marks)
 
     def find(self, look_ups: LookUpSet) -> ReadCounts:
         """Lay out all rows of the wanted codes in the set. It may run in another thread."""
@@ -119,8 +143,9 @@ class FrameFinder:
                 stretches,
                 begin,
                 is_read,
-                reader.grain,
-                reader.pages,
+                reader.stored.grain,
+                reader.stored.pages,
+                reader.stored.packed,
                 self._layout,
                 desk,
                 look_ups.wanted,
@@ -128,6 +153,10 @@ class FrameFinder:
             )
             if stopped < len(stretches):
                 if is_read and stopped == begin:
+                    raise reader.unsound(stretches[stopped])
+                if len(reader.stored.packed.whole):
+                    # It raises if the page is broken, and says how.
+                    reader.fill(stretches[stopped], frame)
                     raise reader.unsound(stretches[stopped])
                 # The reader can read files that compiled code cannot, and its errors say what
                 # is wrong with broken ones.

@@ -24,17 +24,16 @@ from numpy.typing import NDArray
 
 from semistream.arrow_arrays import to_arrow
 from semistream.budget import Grant
+from semistream.column_widths import column_width, fixed_dtype, is_large
 from semistream.errors import BudgetError
 from semistream.kernels import row_gather
 from semistream.kernels.copying import SPILL
 from semistream.kernels.in_place import PageColumns, Whereabouts, locate
 from semistream.kernels.row_gather import Chosen, Target
 from semistream.metrics import Recorder
-from semistream.parts.columns import fixed_dtype
 from semistream.parts.frame_finder import searchable
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.stream_buffer import Arrivals, no_arrivals
 from semistream.relation import MappedPages, MasterTable
 

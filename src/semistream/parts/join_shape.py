@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.arrow_arrays import to_arrow, to_numpy
+from semistream.column_widths import fixed_dtype
 from semistream.errors import (
     ColumnClashError,
     KeyColumnError,
@@ -19,7 +20,6 @@ from semistream.errors import (
     StreamSchemaError,
     UnsupportedTypeError,
 )
-from semistream.parts.columns import fixed_dtype
 from semistream.relation import MasterTable
 from semistream.relation.columns import has_union, plain_array, stored_type
 from semistream.row_bytes import widest_row

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.column_widths import column_width, is_large
 from semistream.errors import MasterFormatError
 from semistream.kernels.copying import SPILL
 from semistream.kernels.results import USED_BYTES, USED_ROWS, Results
 from semistream.kernels.row_gather import add_up, copy_varying
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.row_arena import column_width, is_large
 from semistream.parts.tuple_store import KeptColumn, TupleStore
 
 

@@ -18,10 +18,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.budget import Grant
+from semistream.column_widths import column_width, fixed_dtype, is_flat, is_large
 from semistream.kernels import rows as kernels
 from semistream.kernels.copying import SPILL
 from semistream.kernels.rows import FIELD, GRANULE
-from semistream.parts.columns import array_of, fixed_dtype
+from semistream.parts.columns import array_of
 
 Slots = NDArray[np.int32]
 Rows = NDArray[np.int64]
@@ -34,12 +35,6 @@ SPARE_FACTOR = _SPARE / (_SPARE - 1)
 """Bytes of memory for each byte of rows."""
 _HEADER = 8
 _WORDS = (8, 4, 2, 1)
-_VARYING = (
-    pa.types.is_string,
-    pa.types.is_binary,
-    pa.types.is_large_string,
-    pa.types.is_large_binary,
-)
 
 
 class Field(NamedTuple):
@@ -113,10 +108,7 @@ class RowLayout:
     @staticmethod
     def holds(schema: pa.Schema) -> bool:
         """Whether all columns can be laid out so."""
-        return all(
-            fixed_dtype(field.type) is not None or any(is_kind(field.type) for is_kind in _VARYING)
-            for field in schema
-        )
+        return all(is_flat(field.type) for field in schema)
 
 
 class Chosen(NamedTuple):
@@ -346,19 +338,6 @@ class RowArena:
         assert here == self._end <= len(self._block.memory)
         assert found == self._living
         assert np.count_nonzero(self._at >= 0) == len(np.unique(self._at[self._at >= 0]))
-
-
-def column_width(kind: pa.DataType) -> int:
-    """The width of a column as `kernels.rows.FIELD` has it."""
-    dtype = fixed_dtype(kind)
-    if dtype is None:
-        return -8 if is_large(kind) else -4
-    return 0 if dtype == np.bool_ else dtype.itemsize
-
-
-def is_large(kind: pa.DataType) -> bool:
-    """Whether a varying column has offsets of eight bytes."""
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def varying_array(

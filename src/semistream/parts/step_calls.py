@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.column_widths import column_width
 from semistream.kernels import CANDIDATE
 from semistream.kernels import step_state as state
 from semistream.kernels.reading import PageList
@@ -23,7 +24,6 @@ from semistream.parts.disk_buffer import DiskBuffer, Partition
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
-from semistream.parts.row_arena import column_width
 from semistream.relation import MasterTable
 
 _Array = TypeVar("_Array", bound=NDArray[Any])

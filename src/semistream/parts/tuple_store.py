@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from semistream.budget import Grant
-from semistream.parts.columns import Values, array_of, fixed_dtype, valid_of, values_of
+from semistream.column_widths import fixed_dtype
+from semistream.parts.columns import Values, array_of, valid_of, values_of
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap

@@ -25,12 +25,14 @@ from semistream.relation.page_index import PageIndex
 from semistream.relation.reader import IO_MODES, Frame, PageReader
 from semistream.relation.shards import shard_of
 from semistream.relation.shared_pages import same_rows
+from semistream.relation.storage import PACKED
 from semistream.relation.versions.vacuum import Vacuumed, VersionInfo
 
 MasterTable.use_databases(DatabaseMaster.at)
 
 __all__ = [
     "IO_MODES",
+    "PACKED",
     "DatabaseMaster",
     "Frame",
     "Locator",

@@ -25,7 +25,7 @@ from semistream.keys import Codes
 from semistream.relation.columns import has_union
 from semistream.relation.gather import OrderedRows
 from semistream.relation.page_index import PageIndex
-from semistream.relation.storage import Storage, compressed
+from semistream.relation.storage import PACKED, Packing, Storage, compressed
 from semistream.row_bytes import PACKED_FLAG, Sizes, row_bytes
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 _BLOCK_BYTES = 32 << 20
 _MAX_ROWS = 2**31 - 1
 _PADDING = 8
-_SUFFIX = {"lz4": ".lz4", "zstd": ".zst"}
+_SUFFIX = {"lz4": ".lz4", "zstd": ".zst", PACKED: ".packed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,9 @@ class PageWriter:
         self.name = name
         self._storage, self._number, self._placed = storage, number, placed
         self._compression = compression
+        self._packing: Packing | None = None
+        if compression == PACKED:
+            Packing.check(schema)
         self._page_bytes = page_bytes
         self._payload = page_bytes - _overhead(schema)
         self._file = storage.open_sink(name)
@@ -135,6 +138,9 @@ class PageWriter:
         rows = pa.concat_batches([rows for rows, _, _ in self._waiting])
         codes = np.concatenate([codes for _, codes, _ in self._waiting])
         ends = np.cumsum(np.concatenate([sizes for _, _, sizes in self._waiting]))
+        if self._compression == PACKED and self._packing is None:
+            self._packing = Packing.learned(rows)
+            self._file.write(self._packing.head)
         start, base = 0, 0.0
         while start < len(codes):
             left = float(ends[-1]) - base
@@ -168,7 +174,7 @@ class PageWriter:
             )
         self._store(written[:before])
         offset, place = self._position, self._file.tell()
-        self._store(written[before:])
+        self._store(written[before:], page.num_rows)
         # The checksum is of the bytes that are in the file: Arrow may write the same rows
         # differently the next time.
         checksum = xxhash.xxh3_64_intdigest(memoryview(written)[before:])
@@ -178,9 +184,12 @@ class PageWriter:
             self._entries["size"].append(self._file.tell() - place)
         return int(page.num_rows)
 
-    def _store(self, data: bytes) -> None:
+    def _store(self, data: bytes, rows: int = 0) -> None:
+        """Write a page of so many rows, or what is no page, to the file."""
         self._position += len(data)
-        if self._compression is not None and data:
+        if self._compression == PACKED:
+            data = self._packing.packed(data, rows) if self._packing and rows else data
+        elif self._compression is not None and data:
             data = compressed(data, self._compression)
         self._file.write(data)
 

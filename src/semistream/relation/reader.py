@@ -20,11 +20,19 @@ import xxhash
 from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, InternalError, OptionError
+from semistream.kernels.packed_rows import PackedPages
 from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
 from semistream.relation.page_rules import PageRules
-from semistream.relation.storage import CachedFile, FilePages, PageFiles, PageSource
+from semistream.relation.storage import (
+    PACKED,
+    CachedFile,
+    CompressedFile,
+    FilePages,
+    PageFiles,
+    PageSource,
+)
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
@@ -49,6 +57,24 @@ class _Known(NamedTuple):
 _MOST_KNOWN = 16
 _known: OrderedDict[object, _Known] = OrderedDict()
 """By what the index says, checksums included: a page with the same one needs no second look."""
+
+
+class Stored(NamedTuple):
+    """Pages as they are stored, for kernels that read and search them."""
+
+    pages: PageList
+    packed: PackedPages
+    descriptors: NDArray[np.int64]
+    grain: int
+    """Reads begin and end at multiples of this."""
+
+
+_NOT_PACKED = PackedPages(
+    np.zeros(0, np.int64),
+    np.zeros(0, np.int32),
+    np.zeros((0, 0, 0), np.int64),
+    np.zeros((0, 0, 0), np.uint8),
+)
 
 
 class PageReader:
@@ -109,6 +135,10 @@ class PageReader:
         for number in np.unique(index.file)[: self._most_open].tolist():
             self._source(number)
         self._descriptors = self._open_descriptors()
+        self.stored = self._packed() or Stored(
+            self.pages, _NOT_PACKED, self._descriptors, self.grain
+        )
+        """The pages as they are stored; packed ones only where kernels can read their files."""
 
     @property
     def path(self) -> PurePath:
@@ -127,7 +157,7 @@ class PageReader:
 
     def frame_bytes(self, count: int) -> int:
         """Bytes a frame needs for any `count` consecutive pages; O(pages)."""
-        return self.index.frame_bytes(count, self.grain)
+        return self.index.frame_bytes(count, self.stored.grain)
 
     def read(self, first: int, count: int, frame: Frame) -> list[pa.RecordBatch]:
         """Pages `first` to `first + count - 1`, each as a record batch.
@@ -202,16 +232,16 @@ class PageReader:
             firsts, stops, numbers = table[:, 0], table[:, 1], table[:, 2]
         stretches = np.zeros(len(firsts), STRETCH)
         stretches["first"], stretches["stop"], stretches["run"] = firsts, stops, numbers
-        offset, length, last = self.index.offset, self.index.length, stops - 1
-        position = offset[firsts] & -self.grain
+        (offset, length, *_), grain, last = self.stored.pages, self.stored.grain, stops - 1
+        position = offset[firsts] & -grain
         stretches["position"] = position
         stretches["wanted"] = offset[last] + length[last] - position
-        size = (stretches["wanted"] + self.grain - 1) & -self.grain
+        size = (stretches["wanted"] + grain - 1) & -grain
         stretches["size"] = size
         before = np.cumsum(size) - size
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
         stretches["place"] = before - np.repeat(before[starts], np.diff([*starts, len(size)]))
-        stretches["descriptor"] = self._descriptors[self.index.file[firsts]]
+        stretches["descriptor"] = self.stored.descriptors[self.index.file[firsts]]
         return stretches
 
     def fill(self, stretch: np.void, frame: Frame) -> int:
@@ -314,6 +344,36 @@ class PageReader:
             for number, source in self._open.items():
                 descriptors[number] = source.descriptor
         return descriptors
+
+    def _packed(self) -> Stored | None:
+        """Packed pages, if kernels can read all of their files."""
+        place, size = self.index.place, self.index.size
+        if self.files.compression != PACKED or place is None or size is None:
+            return None
+        used = np.unique(self.index.file).tolist()
+        if not used or not self.keeps_files_open:
+            return None
+        count, varying = len(self.files.names), 0
+        descriptors = np.full(count, -1, np.int64)
+        symbols = {}
+        for number in used:
+            source = self._open[number]
+            if not isinstance(source, CompressedFile) or source.stored.descriptor < 0:
+                return None
+            descriptors[number] = source.stored.descriptor
+            try:
+                symbols[number] = source.packing.symbols
+            except OSError:
+                # Whoever reads from it is told what is wrong.
+                return None
+            varying = len(symbols[number].words)
+        words = np.zeros((count, varying, 256), np.int64)
+        lengths = np.zeros((count, varying, 256), np.uint8)
+        for number, known in symbols.items():
+            words[number], lengths[number] = known
+        pages = self.pages._replace(offset=place, length=size)
+        packed = PackedPages(self.index.length, self.index.file, words, lengths)
+        return Stored(pages, packed, descriptors, ALIGNMENT if self._direct else 1)
 
     def _source(self, number: int) -> PageSource:
         """The open file with this number. At the limit, the least recently used one is closed."""

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from semistream.column_widths import fixed_dtype
 from semistream.errors import BudgetError
-from semistream.parts.columns import fixed_dtype
 from semistream.parts.output import staging_bytes
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from semistream.column_widths import fixed_dtype
 from semistream.errors import (
     ColumnClashError,
     KeyColumnError,
@@ -15,7 +16,6 @@ from semistream.errors import (
 )
 from semistream.matching.condition import Columns
 from semistream.matching.times import TimeRule
-from semistream.parts.columns import fixed_dtype
 from semistream.parts.join_shape import JoinShape, resolve_on
 from semistream.relation import MasterTable
 from semistream.relation.columns import plain_array, stored_type

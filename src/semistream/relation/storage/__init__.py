@@ -8,6 +8,7 @@ A `compressed_file` is read as if it were not compressed. Pages of far files can
 from semistream.relation.storage.cached_file import CachedFile, FilePages
 from semistream.relation.storage.compressed_file import (
     CODECS,
+    CompressedFile,
     check_compression,
     compressed,
     room_to_read,
@@ -31,6 +32,7 @@ from semistream.relation.storage.location import (
     storage_at,
 )
 from semistream.relation.storage.nowhere import Nowhere
+from semistream.relation.storage.packing import PACKED, Packing
 from semistream.relation.storage.page_cache import CacheSetting
 from semistream.relation.storage.page_files import PageFiles
 from semistream.relation.storage.remote import RemoteStorage
@@ -45,13 +47,16 @@ from semistream.relation.storage.secrecy import (
 __all__ = [
     "CODECS",
     "FOLDERS",
+    "PACKED",
     "CacheSetting",
     "CachedFile",
+    "CompressedFile",
     "FileEntry",
     "FilePages",
     "LocalStorage",
     "Location",
     "Nowhere",
+    "Packing",
     "PageFiles",
     "PageSource",
     "RemoteStorage",

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from semistream.errors import InternalError, OptionError
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.storage.files import PageSource
+from semistream.relation.storage.packing import PACKED, Packing
 
 __all__ = ["CODECS", "Blocks", "CompressedFile", "check_compression", "compressed", "room_to_read"]
 
-CODECS: Final = ("lz4", "zstd")
+CODECS: Final = ("lz4", "zstd", PACKED)
 
 _DIRECT_BYTES: Final = 1 << 16
 """Stored bytes that a direct read brings at a time."""
@@ -49,6 +50,9 @@ class CompressedFile:
     def __init__(self, source: PageSource, codec: str, blocks: Blocks, direct: bool) -> None:
         """`source` is the file as it is stored, `direct` if it bypasses the page cache."""
         self.descriptor = -1
+        self.stored = source
+        """The file as it is stored."""
+        self._packing: Packing | None = None
         self._source, self._codec, self._blocks, self._direct = source, codec, blocks, direct
         self._mine = threading.local()
 
@@ -70,6 +74,23 @@ class CompressedFile:
     def close(self) -> None:
         """Close the file."""
         self._source.close()
+
+    @property
+    def packing(self) -> Packing:
+        """How its pages are packed; `OSError` if it does not say."""
+        if self._packing is None:
+            try:
+                size = Packing.head_bytes(self._begin(ALIGNMENT))
+                self._packing = Packing.of_head(self._begin(size))
+            except ValueError as error:
+                raise OSError(f"it cannot be unpacked: {error}") from error
+        return self._packing
+
+    def _begin(self, size: int) -> bytes:
+        """The first bytes of the file."""
+        frame = Frame(size)
+        grain = ALIGNMENT if self._direct else 1
+        return bytes(frame.view[: min(size, _filled(self._source, frame.view, 0, size, grain))])
 
     def _read(self, memory: memoryview, first: int, stop: int) -> memoryview:
         """Read blocks to the end of the memory that their pages will fill.
@@ -122,6 +143,8 @@ class CompressedFile:
         if len(block) == length:
             return block
         try:
+            if self._codec == PACKED:
+                return self.packing.unpacked(block, length)
             page = memoryview(_codec(self._codec).decompress(block, length)).cast("B")
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OSError(f"it cannot be decompressed: {error}") from error

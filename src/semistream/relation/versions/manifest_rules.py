@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from semistream.errors import SemistreamError
 from semistream.keys import KeyCodec
+from semistream.relation.storage import CODECS
 
 __all__ = ["OPTIONAL", "is_plain_name", "manifest_fault", "unknown_fields"]
 
@@ -69,7 +70,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "operation": (_is_text, "a text"),
     "created": (_is_text, "a text"),
     "build_id": (_is_text, "a text"),
-    "compression": (lambda v: v in ("lz4", "zstd"), '"lz4" or "zstd"'),
+    "compression": (lambda v: v in CODECS, f"one of {', '.join(CODECS)}"),
     "valid": (lambda v: _is_list(v, _is_text) and len(v) == 2, "a list of two names"),
 }
 OPTIONAL: Final = {"compression", "valid"}
