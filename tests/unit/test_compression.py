@@ -23,6 +23,7 @@ from semistream.testing import assert_same_rows, checked_run, oracle_join
 
 ROWS = 3_000
 CODECS = ["lz4", "zstd"]
+"""Those that any tool knows; see test_packed_pages for the third."""
 
 
 def products(rows: int = ROWS, key: str = "id") -> pa.Table:
@@ -75,7 +76,9 @@ def joined(engine: ss.Engine, stream: list[pa.RecordBatch]) -> list[tuple[Any, .
 
 
 @pytest.mark.parametrize("way", ["buffered", "unmapped", "direct"])
-@pytest.mark.parametrize(("layout", "codec"), [("key", "zstd"), ("given", "lz4")])
+@pytest.mark.parametrize(
+    ("layout", "codec"), [("key", "zstd"), ("given", "lz4"), ("key", "packed"), ("given", "packed")]
+)
 @pytest.mark.parametrize("algorithm", ss.ALGORITHMS)
 def test_every_algorithm_joins_with_it(
     build: Build, algorithm: str, layout: str, way: str, codec: str
@@ -135,12 +138,13 @@ def test_what_does_not_become_smaller_stays_as_it_is(codec: str) -> None:
     assert cut.read_into(memoryview(bytearray(lengths.sum())), 0) == lengths[:3].sum()
 
 
-def test_all_rows_are_there_after_updates(build: Build) -> None:
-    master = build(filter_bits=10, shards=2)
+@pytest.mark.parametrize("codec", ["zstd", "packed"])
+def test_all_rows_are_there_after_updates(build: Build, codec: str) -> None:
+    master = build(filter_bits=10, shards=2, compression=codec)
     more = pa.table({"id": [4, 5, 6], "blob": [b"a", b"b", b"c"], "price": [1, 2, 3]})
     changed = master.upsert(more).delete([0])
     packed = changed.compact()
-    assert packed.compression == "zstd"
+    assert packed.compression == codec
     for one in (changed, packed):
         found = {row["id"]: row["price"] for row in all_rows(one).to_pylist()}
         expected = {2 * i: 6 * i for i in range(1, ROWS)} | {4: 1, 5: 2, 6: 3}
@@ -148,9 +152,10 @@ def test_all_rows_are_there_after_updates(build: Build) -> None:
     assert changed.history()[-1].version == 4
 
 
-def test_hashed_keys(build: Build) -> None:
+@pytest.mark.parametrize("codec", ["zstd", "packed"])
+def test_hashed_keys(build: Build, codec: str) -> None:
     table = products(key="name")
-    master = build(table, key="name")
+    master = build(table, key="name", compression=codec)
     stream = pa.table({"name": ["product 4", "product 5", None]}).to_batches()
     engine = ss.engine(master, on="name", how="inner", memory="1MB")
     assert [row[-1] for row in joined(engine, stream)] == [12]
@@ -165,9 +170,10 @@ def test_bytes_read_are_those_of_the_file(build: Build) -> None:
         assert reader.bytes_read == master.pages.size.sum() < master.pages.length.sum()
 
 
+@pytest.mark.parametrize("codec", ["zstd", "packed"])
 @pytest.mark.parametrize("way", ["unmapped", "direct"])
-def test_damage_is_told(build: Build, way: str) -> None:
-    master = build()
+def test_damage_is_told(build: Build, way: str, codec: str) -> None:
+    master = build(compression=codec)
     assert master.pages.place is not None
     path, content = page_file(master), bytearray(page_file(master).read_bytes())
     for page in (3, master.page_count - 1):

@@ -17,7 +17,7 @@ from typing import Any
 
 from semistream.counters import FACTORS, PRICES
 from semistream.errors import OptionError
-from semistream.relation import MasterTable
+from semistream.relation import PACKED, MasterTable
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class CostFactors:
     """Per byte of a page that is decompressed with LZ4. `for_master` makes it part of a page's."""
     zstd_byte: float = 0.0
     """The same with ZSTD."""
+    packed_byte: float = 0.0
+    """Per byte of a packed page that is unpacked as a whole. Look-ups unpack single rows."""
 
     def __post_init__(self) -> None:
         """Refuse prices that are negative or not finite."""
@@ -86,11 +88,20 @@ class CostFactors:
         )
 
     def for_master(self, master: MasterTable) -> CostFactors:
-        """The factors with `page_read` raised by what decompressing a page of this master takes."""
+        """The factors with what decompressing the pages of this master takes.
+
+        A page is decompressed as a whole, whoever reads it. Of a packed one, look-ups in batches
+        unpack the rows that they find: there it has no price.
+        """
         if master.compression is None or not master.page_count:
             return self
-        byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte, "packed": 0.0}[master.compression]
         page = float(master.pages.length.mean())
+        if master.compression == PACKED:
+            stored = master.pages.stored_bytes(0, master.page_count) / master.page_count
+            batched = self.byte_read if self.batched_byte is None else self.batched_byte
+            byte_read = self.byte_read + self.packed_byte * page / stored
+            return replace(self, byte_read=byte_read, batched_byte=batched)
+        byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte}[master.compression]
         return replace(self, page_read=self.page_read + byte * page)
 
     @classmethod

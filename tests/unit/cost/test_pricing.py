@@ -30,7 +30,7 @@ def test_every_factor_prices_its_counter(price: Price) -> None:
 def test_factors_and_the_table_of_counters_agree() -> None:
     """A counter that is priced has a factor, a factor has a counter, and only these are shipped."""
     # What decompressing takes is made part of a page's price.
-    known = {*FACTORS, "lz4_byte", "zstd_byte"}
+    known = {*FACTORS, "lz4_byte", "zstd_byte", "packed_byte"}
     assert {field.name for field in fields(CostFactors)} == known
     assert set(asdict(shipped_factors().factors)) == known
     assert list(priced_parts(Recorder(lambda: 0.0), CostFactors())) == list(FACTORS)
