@@ -68,7 +68,7 @@ def bench(
         stores = sum(name in names for name in _PEERS)
         # Every way in every round and the one that warms up, and the same of the cold ones.
         turns = len(names) * (rounds + 1) + len(names) * resident
-        turns += (1 + stores) * (rounds + 1) * cold
+        turns += (2 + stores) * (rounds + 1) * cold
         with Progress("Comparing", turns, quiet) as progress:
 
             def say(text: str) -> None:

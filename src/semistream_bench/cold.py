@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+import semistream as ss
 from semistream.cost.micro_batches import micro_batch_engine
 from semistream.workload import ZipfKeys, sales
 from semistream_bench.shop import KEY, Shop
 from semistream_bench.turns import Seconds, in_turns
-from semistream_bench.ways import OURS
+from semistream_bench.ways import OURS, PACKED
 
 __all__ = ["cold_seconds", "forget"]
 
@@ -43,18 +45,22 @@ def cold_seconds(
     """Seconds of a task for each way that reads R from a disk."""
     keys = ZipfKeys(shop.rows, exponent, seed=shop.seed)
     tasks = [list(sales(tuples, keys, shop.rows, batch_rows=10_000)) for _ in range(rounds + 1)]
-    # As a worker of Spark makes it.
-    joining = micro_batch_engine(shop.master, on=KEY, how="left", memory=shop.memory)
-    ways: dict[str, Callable[[int], list[float]]] = {
-        OURS: lambda number: [_timed(joining.run, shop.files_of(OURS), tasks[number])]
-    }
-    for name in shop.stores:
-        ways[name] = partial(_peer, shop, name, tasks)
-    with joining:
-        seconds = in_turns(ways, rounds, say)
-    for store in shop.stores.values():
-        store.close()
-    return seconds
+    ways: dict[str, Callable[[int], list[float]]] = {}
+    with ExitStack() as opened:
+        for name, master in {OURS: shop.master, PACKED: shop.packed}.items():
+            # As a worker of Spark makes it.
+            engine = micro_batch_engine(master, on=KEY, how="left", memory=shop.memory)
+            ways[name] = partial(_ours, shop, name, opened.enter_context(engine), tasks)
+        for name, store in shop.stores.items():
+            ways[name] = partial(_peer, shop, name, tasks)
+            opened.callback(store.close)
+        return in_turns(ways, rounds, say)
+
+
+def _ours(
+    shop: Shop, name: str, engine: ss.Engine, tasks: list[list[pa.RecordBatch]], number: int
+) -> list[float]:
+    return [_timed(engine.run, shop.files_of(name), tasks[number])]
 
 
 def _peer(shop: Shop, name: str, tasks: list[list[pa.RecordBatch]], number: int) -> list[float]:

@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 from semistream_bench.measure import Measured
-from semistream_bench.ways import OURS, WAYS
+from semistream_bench.ways import OURS, PACKED, WAYS
 
 __all__ = ["draw", "machine", "sentence", "table", "write_lines"]
 
@@ -60,7 +60,7 @@ def _bar(share: float) -> str:
 
 
 def _style(one: Measured) -> str:
-    if one.way == OURS:
+    if one.way in (OURS, PACKED):
         return "bold"
     return "dim" if WAYS.get(one.way, "").startswith("limit") else ""
 
@@ -68,16 +68,18 @@ def _style(one: Measured) -> str:
 def sentence(found: Iterable[Measured], where: str) -> str:
     """The comparison in words: what is fastest, whoever it is."""
     rivals = [m for m in found if m.seconds and not WAYS[m.way].startswith("limit")]
-    others = sorted((m for m in rivals if m.way != OURS), key=lambda m: m.ratio)
-    if not others:
+    rivals.sort(key=lambda m: -m.rate)
+    ours = [m for m in rivals if m.way in (OURS, PACKED)]
+    others = [m for m in rivals if m.way not in (OURS, PACKED)]
+    if not others or not ours:
         return ""
-    best = others[0]
-    if best.ratio >= 1.05:
-        slower = f"{best.ratio:.1f} times as slow"
-        return f"{where}: semistream is the fastest; {best.way} comes next, {slower}."
-    if best.ratio > 0.95:
-        return f"{where}: semistream and {best.way} are about as fast as each other."
-    return f"{where}: {best.way} is the fastest, {1 / best.ratio:.1f} times as fast as semistream."
+    best, mine = others[0], ours[0].way
+    ratio = ours[0].rate / best.rate
+    if ratio >= 1.05:
+        return f"{where}: {mine} is the fastest; {best.way} comes next, {ratio:.1f} times as slow."
+    if ratio > 0.95:
+        return f"{where}: {mine} and {best.way} are about as fast as each other."
+    return f"{where}: {best.way} is the fastest, {1 / ratio:.1f} times as fast as {mine}."
 
 
 def machine() -> dict[str, Any]:
@@ -111,7 +113,7 @@ def draw(path: Path, found: Sequence[Measured], title: str) -> None:
 
     shown = sorted((one for one in found if one.seconds), key=lambda one: one.rate)
     figure, axes = plt.subplots(figsize=(8, 0.42 * len(shown) + 1.2), layout="constrained")
-    colours = ["#2f6f9f" if one.way == OURS else "#b8bec6" for one in shown]
+    colours = ["#2f6f9f" if one.way in (OURS, PACKED) else "#b8bec6" for one in shown]
     bars = axes.barh([one.way for one in shown], [one.rate / 1e3 for one in shown], color=colours)
     axes.bar_label(bars, [f"{one.rate / 1e3:,.0f}" for one in shown], padding=4)
     axes.spines[["top", "right"]].set_visible(False)

@@ -35,7 +35,7 @@ class Shop:
     """The peers' look-ups, by name."""
 
     def __post_init__(self) -> None:
-        """Write R as Parquet, in key order and in none, and as a master table."""
+        """Write R as Parquet, in key order and in none, and as master tables."""
         self.say(f"R of {self.rows:,} rows …")
         self.folder.mkdir(parents=True, exist_ok=True)
         table = self.table()
@@ -45,6 +45,9 @@ class Shop:
         scattered = table.take(np.random.default_rng(self.seed).permutation(self.rows))
         pq.write_table(scattered, self.scattered, row_group_size=_ROW_GROUP)
         master = ss.MasterTable.from_arrow(table, self.folder / "products.master", key=KEY)
+        ss.MasterTable.from_arrow(
+            table, self.folder / "packed.master", key=KEY, compression="packed"
+        )
         self.master_bytes = int(master.pages.length.sum())
         self.memory = max(int(self.master_bytes * self.share), _LEAST_MEMORY)
 
@@ -67,6 +70,11 @@ class Shop:
     def master(self) -> ss.MasterTable:
         """R as a master table, opened anew."""
         return ss.MasterTable.open(self.folder / "products.master")
+
+    @property
+    def packed(self) -> ss.MasterTable:
+        """The same with packed pages."""
+        return ss.MasterTable.open(self.folder / "packed.master")
 
     def table(self) -> pa.Table:
         """R, sorted by key."""
@@ -93,7 +101,13 @@ class Shop:
         }
 
     def files_of(self, store: str) -> list[Path]:
-        """The files of a peer's store, or of the master table."""
-        places = {"LMDB": "lmdb", "RocksDB": "rocksdb", "DuckDB": "sorted.duckdb"}
-        place = self.folder / places.get(store, "products.master")
+        """The files of a peer's store, or of one of the master tables."""
+        places = {
+            "LMDB": "lmdb",
+            "RocksDB": "rocksdb",
+            "DuckDB": "sorted.duckdb",
+            "semistream": "products.master",
+            "semistream, packed": "packed.master",
+        }
+        place = self.folder / places[store]
         return [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]

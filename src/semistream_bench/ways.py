@@ -19,9 +19,10 @@ from semistream_bench.peers.all_in_memory import AllInMemory
 from semistream_bench.peers.wide_identity import WideIdentity
 from semistream_bench.shop import KEY, Shop
 
-__all__ = ["OURS", "WAYS", "Kind", "Way", "identity", "ways"]
+__all__ = ["OURS", "PACKED", "WAYS", "Kind", "Way", "identity", "ways"]
 
 OURS = "semistream"
+PACKED = "semistream, packed"
 _BUCKETED = "products_in_buckets"
 
 
@@ -47,6 +48,7 @@ class Way:
 
 WAYS = {
     OURS: "ss.join, with a share of R as memory for each task",
+    PACKED: "the same, from a master whose pages are packed",
     "stream-static": "Spark's join of the stream with R as Parquet, in no order",
     "stream-static, sorted": "the same with R sorted by key",
     "stream-static, bucketed": "the same with R as a bucketed, sorted table",
@@ -77,8 +79,9 @@ def ways(shop: Shop, spark: SparkSession, cores: int, names: list[str]) -> dict[
         """A function of Arrow batches that adds the master's columns."""
         return lambda df: df.mapInArrow(function, StructType([*df.schema.fields, *added]))
 
-    def with_master(df: DataFrame) -> DataFrame:
-        return ss.join(df, shop.master, on=KEY, how="left", memory=shop.memory)
+    def with_master(packed: bool) -> Callable[[DataFrame], DataFrame]:
+        master = shop.packed if packed else shop.master
+        return lambda df: ss.join(df, master, on=KEY, how="left", memory=shop.memory)
 
     def by_keys(batch: DataFrame) -> DataFrame:
         batch = batch.persist()
@@ -94,7 +97,8 @@ def ways(shop: Shop, spark: SparkSession, cores: int, names: list[str]) -> dict[
 
     memory = AllInMemory(str(shop.in_order), KEY)
     known = {
-        OURS: Way(Kind.ours, with_master),
+        OURS: Way(Kind.ours, with_master(packed=False)),
+        PACKED: Way(Kind.ours, with_master(packed=True)),
         "stream-static": Way(Kind.spark, joined_with(static)),
         "stream-static, sorted": Way(Kind.spark, joined_with(in_order)),
         "stream-static, bucketed": Way(Kind.spark, in_buckets),

@@ -18,7 +18,7 @@ from semistream_bench.cli import app
 from semistream_bench.measure import Measured
 from semistream_bench.report import sentence, table
 from semistream_bench.resident import Resident, _anonymous, _descendants
-from semistream_bench.ways import OURS, WAYS
+from semistream_bench.ways import OURS, PACKED, WAYS
 
 pytest.importorskip("lmdb")
 pytest.importorskip("rocksdict")
@@ -46,7 +46,7 @@ def test_all_ways_are_measured(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "--no-resident")
     assert {line["way"] for line in lines if line["where"] == "warm"} == set(WAYS)
     stores = {line["way"] for line in lines if line["where"] == "cold"}
-    assert stores == {OURS, "LMDB", "RocksDB", "DuckDB"}
+    assert stores == {OURS, PACKED, "LMDB", "RocksDB", "DuckDB"}
     for line in lines:
         assert not line["failed"]
         assert line["rate"] > 0

@@ -234,3 +234,13 @@ def test_a_compressed_page_has_its_price(build: Build) -> None:
     page = float(master.pages.length.mean())
     assert factors.for_master(master).page_read == pytest.approx(1e-6 + 1e-9 * page)
     assert factors.for_master(build(compression=None)) == factors
+
+
+def test_a_packed_page_costs_more_if_it_is_unpacked_as_a_whole(build: Build) -> None:
+    master = build(compression="packed")
+    factors = CostFactors(byte_read=1e-9, packed_byte=1e-9).for_master(master)
+    page = float(master.pages.length.mean())
+    stored = master.pages.stored_bytes(0, master.page_count) / master.page_count
+    assert factors.batched_byte == 1e-9
+    assert stored * (factors.byte_read - 1e-9) + factors.page_read == pytest.approx(1e-9 * page)
+    assert 0 < factors.page_read < 1e-9 * page / 10

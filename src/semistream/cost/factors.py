@@ -19,6 +19,9 @@ from semistream.counters import FACTORS, PRICES
 from semistream.errors import OptionError
 from semistream.relation import PACKED, MasterTable
 
+_PICKING = 0.05
+"""To pick rows of a packed page takes so much of what it takes to unpack it."""
+
 
 @dataclass(frozen=True)
 class CostFactors:
@@ -91,7 +94,7 @@ class CostFactors:
         """The factors with what decompressing the pages of this master takes.
 
         A page is decompressed as a whole, whoever reads it. Of a packed one, look-ups in batches
-        unpack the rows that they find: there it has no price.
+        unpack only the rows that they find.
         """
         if master.compression is None or not master.page_count:
             return self
@@ -99,8 +102,12 @@ class CostFactors:
         if master.compression == PACKED:
             stored = master.pages.stored_bytes(0, master.page_count) / master.page_count
             batched = self.byte_read if self.batched_byte is None else self.batched_byte
-            byte_read = self.byte_read + self.packed_byte * page / stored
-            return replace(self, byte_read=byte_read, batched_byte=batched)
+            return replace(
+                self,
+                page_read=self.page_read + _PICKING * self.packed_byte * page,
+                byte_read=self.byte_read + (1 - _PICKING) * self.packed_byte * page / stored,
+                batched_byte=batched,
+            )
         byte = {"lz4": self.lz4_byte, "zstd": self.zstd_byte}[master.compression]
         return replace(self, page_read=self.page_read + byte * page)
 

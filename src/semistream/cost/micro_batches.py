@@ -51,7 +51,9 @@ from semistream.relation import MasterTable, mapped_pages
 
 __all__ = ["MicroBatchEngine", "MicroBatchPlanner", "micro_batch_engine", "micro_batch_plan"]
 
-_OF_READS: Final = ("partition_read", "byte_read", "batched_read", "batched_byte")
+_OF_DISKS: Final = ("partition_read", "byte_read", "batched_byte")
+"""Prices that are a disk's where R does not lie in memory. Batched reads are announced, and then
+the disk is not waited for at each of them."""
 _USUAL_TUPLES: Final = 50_000
 """Tuples of a run, as long as none has been seen."""
 _SPARK_ROWS: Final = 10_000
@@ -141,7 +143,7 @@ class _RunModel:
         self._prices = dict(zip(FACTORS, factors.for_master(sizer.master).prices, strict=True))
         if sizer.io == "buffered":
             direct = dict(zip(FACTORS, known_factors("direct").factors.prices, strict=True))
-            self._prices |= {name: direct[name] for name in _OF_READS}
+            self._prices |= {name: direct[name] for name in _OF_DISKS}
         self._popularity = Popularity(sizer.master, stream.skew)
         self._sizings: dict[str, Sizing] = {}
         self._frequent = self._frequent_keys()

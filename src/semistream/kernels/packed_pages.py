@@ -69,7 +69,7 @@ class SymbolSearch(NamedTuple):
 @kernel
 def price_bits(cents: int, places: int) -> int:
     """A whole number, shifted by some decimal places, as the bits of a float."""
-    return np.float64(cents / _POWERS[places]).view(np.int64)
+    return int(np.float64(cents / _POWERS[places]).view(np.int64))
 
 
 @kernel
@@ -248,7 +248,7 @@ def seal(block: int, at: int) -> int:
     for k in range(SPARE):
         fill_1(block + at + k, 0)
     at += SPARE
-    fill_8(block, np.int64(xxh3(block + 8, at - 8)))
+    fill_8(block, int(np.int64(xxh3(block + 8, at - 8))))
     return at
 
 

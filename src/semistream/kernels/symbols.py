@@ -91,20 +91,20 @@ def get_text(
 
 @kernel
 def cut_text(
-    data: Bytes,
-    ends: NDArray[np.int64],
+    text: Bytes,
+    length: int,
     words: NDArray[np.int64],
     lengths: Bytes,
     first: NDArray[np.int64],
     codes: Bytes,
     cuts: NDArray[np.int64],
 ) -> int:
-    """Where each symbol of some texts ends, the texts one behind the other; how many there are."""
-    at, done, count = data.ctypes.data, 0, 0
-    for i in range(len(ends)):
-        while done < ends[i]:
-            code = symbol_at(at + done, ends[i] - done, words, lengths, first, codes)
-            done += 1 if code == ESCAPE else int(lengths[code])
-            cuts[count] = done
-            count += 1
+    """Where each symbol of a text begins, and where the last one ends; how many there are."""
+    at, done, count = text.ctypes.data, 0, 0
+    cuts[0] = 0
+    while done < length:
+        code = symbol_at(at + done, length - done, words, lengths, first, codes)
+        done += 1 if code == ESCAPE else int(lengths[code])
+        count += 1
+        cuts[count] = done
     return count

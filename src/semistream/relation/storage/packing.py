@@ -109,7 +109,7 @@ class Packing:
             target.ctypes.data,
         )
         most = (len(target) - size) // PATCH
-        back = self.unpacked(memoryview(target)[:size], length)
+        back = self.unpacked(target.data[:size], length)
         came = np.frombuffer(back, np.uint8).ctypes.data
         size = patch(target.ctypes.data, size, address, came, length, most)
         return page if not 0 < size < length else target[:size].tobytes()
@@ -129,4 +129,4 @@ class Packing:
             length,
         ):
             raise ValueError("it is not as it was packed")
-        return memoryview(page)[:length]
+        return page.data[:length]

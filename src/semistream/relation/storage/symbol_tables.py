@@ -8,11 +8,12 @@ FSST (Boncz, Neumann, Leis: VLDB 2020).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from semistream.arrow_arrays import to_arrow
 from semistream.kernels.packed_pages import Symbols, SymbolSearch
@@ -71,30 +72,23 @@ def _best(texts: list[bytes]) -> list[bytes]:
     return table
 
 
-def _cut(texts: list[bytes], table: list[bytes]) -> list[list[bytes]]:
+def _cut(texts: list[bytes], table: list[bytes]) -> Iterator[list[bytes]]:
     """Each text cut into symbols; bytes that begin none stand alone."""
     symbols = symbols_of([table])
-    search = search_of(symbols)
-    whole = b"".join(texts)
-    data = np.frombuffer(whole + bytes(LONGEST), np.uint8)
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-    cuts = np.empty(len(whole), np.int64)
-    behind = cut_text(data, ends, *(part[0] for part in (*symbols, *search)), cuts)
-    places = np.searchsorted(cuts[:behind], ends - 0, side="right")
-    edges, pieces, before = cuts[:behind].tolist(), [], 0
-    start = 0
-    for end in places.tolist():
-        stops = edges[before:end]
-        pieces.append([whole[a:b] for a, b in zip([start, *stops], stops, strict=False)])
-        before, start = end, stops[-1] if stops else start
-    return pieces
+    (words,), (lengths,) = symbols
+    (first,), (codes,) = search_of(symbols)
+    cuts = np.zeros(max(map(len, texts), default=0) + 1, np.int64)
+    for text in texts:
+        data = np.frombuffer(text + bytes(LONGEST), np.uint8)
+        count = cut_text(data, len(text), words, lengths, first, codes, cuts)
+        yield [text[begin:end] for begin, end in pairwise(cuts[: count + 1].tolist())]
 
 
 def _sample(column: pa.Array) -> list[bytes]:
     """Some texts of a column, from everywhere in it."""
     count = min(len(column), _SAMPLE_ROWS)
     chosen = np.linspace(0, len(column) - 1, count).astype(np.int64)
-    texts: NDArray[np.object_] = column.take(to_arrow(chosen)).drop_null().to_pylist()
+    texts = column.take(to_arrow(chosen)).drop_null().to_pylist()
     some, left = [], _SAMPLE_BYTES
     for text in texts[:: max(1, sum(map(len, texts)) // _SAMPLE_BYTES)]:
         data = text.encode() if isinstance(text, str) else bytes(text)
