@@ -37,7 +37,7 @@ from semistream.cost.read_costs import ReadCost, Stopwatch, copying, read_costs
 from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
 from semistream.relation import Frame, MasterTable
-from semistream.relation.storage import CODECS, compressed
+from semistream.relation.storage import CODECS, PACKED, Packing, compressed
 from semistream.workload import ZipfKeys, products, sales
 from semistream.workload.zipf import scattered
 
@@ -236,12 +236,18 @@ def _per_expanded_byte(master: MasterTable, codec: str) -> float:
     """What each byte of a page costs that is decompressed."""
     with master.reader("unmapped") as reader:
         frame = Frame(reader.frame_bytes(1))
-        reader.fetch(0, 1, frame)
-    page = bytes(frame.view[: master.pages.length.item(0)])
-    known, block = pa.Codec(codec), compressed(page, codec)
+        (rows,) = reader.read(0, 1, frame)
+        page = bytes(frame.view[: master.pages.length.item(0)])
+        packing = Packing.learned(rows) if codec == PACKED else None
+    if packing is not None:
+        block = packing.packed(page, master.pages.rows.item(0))
+        expand = partial(packing.unpacked, memoryview(block), len(page))
+    else:
+        expand = partial(pa.Codec(codec).decompress, compressed(page, codec), len(page))
+    expand()
     watch = Stopwatch("buffered")
     for _ in range(_EXPANDED):
-        known.decompress(block, len(page))
+        expand()
     return watch.seconds() / _EXPANDED / len(page)
 
 
