@@ -27,7 +27,7 @@ from semistream.relation.storage.local import LocalSource
 from semistream.workload import ZipfKeys, products, sales
 
 RESULTS = Path(__file__).parent / "results"
-CODECS = (None, "lz4", "zstd")
+CODECS = (None, "lz4", "zstd", "packed")
 DISKS = (None, 500, 250, 125)
 """Megabytes per second; None for the disk as it is."""
 SEED = 5

@@ -20,10 +20,10 @@ from semistream_bench.cold import cold_seconds
 from semistream_bench.resident import Resident, forget_peak, resident
 from semistream_bench.shop import Shop
 from semistream_bench.triggers import StreamFiles
-from semistream_bench.turns import Seconds, in_turns
+from semistream_bench.turns import Seconds, in_turns, why
 from semistream_bench.ways import OURS, Way, ways
 
-__all__ = ["Comparison", "Measured", "check_alike"]
+__all__ = ["Comparison", "Measured"]
 
 _WARM = 2
 
@@ -93,23 +93,22 @@ class Comparison:
         self.say(f"Warm: {self.tuples:,} tuples a batch, {shop.memory:,} bytes a task …")
         every = ways(shop, spark, self.cores, self.names)
         first = files.first(spark)
-        some, failed = {}, {}
+        found, failed = {}, {}
         for name, way in every.items():
             try:
-                way.join(first).write.format("noop").mode("append").save()
-                some[name] = way
+                found[name] = result_of(way, first)
             except Exception as error:
-                failed[name] = str(error).strip().partition("\n")[0][:200]
+                failed[name] = why(error)
                 self.say(f"  {name} failed: {failed[name]}")
-        check_alike(some, first)
-        timed = {name: partial(self._triggers, files, spark, way) for name, way in some.items()}
-        seconds = in_turns(timed, self.rounds, self.say)
+        check_alike({name: every[name].gives_rows for name in found}, found)
+        timed = {name: partial(self._triggers, files, spark, every[name]) for name in found}
+        seconds = in_turns(timed, self.rounds, self.say, failed)
         spark.stop()
-        held = self._resident(shop, files, list(some)) if self.memory else {}
-        found = [
+        held = self._resident(shop, files, list(seconds)) if self.memory else {}
+        measured = [
             self._measured(name, "warm", self.tuples, seconds, held.get(name)) for name in seconds
         ]
-        return found + [
+        return measured + [
             Measured(name, "warm", self.tuples, [], 0.0, (0.0, 0.0), failed=reason)
             for name, reason in failed.items()
         ]
@@ -158,14 +157,16 @@ def _ratio(theirs: list[float], ours: list[float]) -> float:
     return statistics.median(theirs) / statistics.median(ours)
 
 
-def check_alike(some: Mapping[str, Way], batch: DataFrame) -> None:
-    """Raise unless all joins give the same rows for a batch, and the others as many."""
-    sums: dict[str, tuple[int, Decimal]] = {}
-    for name, way in some.items():
-        joined = way.join(batch)
-        hashes = F.xxhash64(*sorted(joined.columns)).cast("decimal(38)")
-        sums[name] = tuple(joined.agg(F.count("*"), F.sum(hashes)).first() or ())
-    joins = {found for name, found in sums.items() if some[name].gives_rows}
-    counts = {count for count, _ in sums.values()}
-    if len(joins) > 1 or len(counts) != 1:
-        raise AssertionError(f"Rows and checksums differ: {sums}")
+def result_of(way: Way, batch: DataFrame) -> tuple[int, Decimal]:
+    """How many rows a way gives for a batch, and a checksum of them."""
+    joined = way.join(batch)
+    hashes = F.xxhash64(*sorted(joined.columns)).cast("decimal(38)")
+    count, checksum = joined.agg(F.count("*"), F.sum(hashes)).first() or (0, Decimal(0))
+    return count, checksum
+
+
+def check_alike(gives_rows: Mapping[str, bool], found: Mapping[str, tuple[int, Decimal]]) -> None:
+    """Raise unless all joins give the same rows, and the others as many."""
+    joins = {result for name, result in found.items() if gives_rows[name]}
+    if len(joins) > 1 or len({count for count, _ in found.values()}) != 1:
+        raise AssertionError(f"Rows and checksums differ: {found}")

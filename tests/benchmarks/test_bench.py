@@ -18,6 +18,7 @@ from semistream_bench.cli import app
 from semistream_bench.measure import Measured
 from semistream_bench.report import sentence, table
 from semistream_bench.resident import Resident, _anonymous, _descendants
+from semistream_bench.turns import in_turns
 from semistream_bench.ways import OURS, PACKED, WAYS
 
 pytest.importorskip("lmdb")
@@ -114,3 +115,18 @@ def test_the_memory_of_processes_is_read() -> None:
     assert os.getpid() in _descendants(os.getppid())
     assert _anonymous(os.getpid()) > 1 << 20
     assert _anonymous(2**22 + 1) == 0
+
+
+def test_a_way_that_fails_is_left_out_and_the_others_go_on() -> None:
+    def tired(number: int) -> list[float]:
+        if number == 2:
+            raise RuntimeError("An error occurred while calling o1.\n: no memory left\n\tat Java")
+        return [1.0]
+
+    failed: dict[str, str] = {}
+    said: list[str] = []
+    seconds = in_turns({"a": tired, "b": lambda _: [2.0]}, 3, said.append, failed)
+    assert seconds == {"b": [[2.0]] * 3}
+    assert failed == {"a": "no memory left"}
+    with pytest.raises(RuntimeError, match="no memory"):
+        in_turns({"a": tired}, 3, said.append)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import struct
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,95 @@ def test_compressed_pages_are_where_the_index_says(tmp_path: Path) -> None:
         block = data[entry["place"] :][: entry["size"]]
         page = pa.decompress(block, entry["length"], "zstd")
         assert xxhash.xxh3_64_intdigest(page) == entry["checksum"]
+
+
+def numbers(block: bytes, at: int, bits: int, count: int) -> list[int]:
+    """As the page says: base + (trend × i) >> 12 + bits."""
+    base, trend = struct.unpack_from("<qq", block, at)
+    whole = int.from_bytes(block[at + 16 : at + 16 + (count * bits + 7) // 8], "little")
+    mask = (1 << bits) - 1
+    return [base + ((trend * i) >> 12) + ((whole >> (i * bits)) & mask) for i in range(count)]
+
+
+def text(codes: bytes, symbols: list[bytes]) -> bytes:
+    found, rest = b"", list(codes)
+    while rest:
+        code = rest.pop(0)
+        found += bytes([rest.pop(0)]) if code == 255 else symbols[code]
+    return found
+
+
+def unpacked(block: bytes, widths: list[int], tables: list[list[bytes]]) -> bytes:
+    """A packed page, by what is written about it and by nothing else."""
+    assert xxhash.xxh3_64_intdigest(block[8:]) == int.from_bytes(block[:8], "little")
+    rows, head, body, buffers, patches = struct.unpack_from("<5i", block, 8)
+    entries = [struct.unpack_from("<4B3i", block, 32 + 16 * k) for k in range(buffers)]
+    page = bytearray(block[32 + 16 * buffers :][:head] + bytes(body))
+    of_column = [width for width in widths for _ in range(3 if width < 0 else 2)]
+    ends: list[int] = []
+    for (kind, bits, places, _, at, begin, length), width in zip(entries, of_column, strict=True):
+        data = b""
+        if kind == 0:
+            data = block[at : at + length]
+        elif kind == 1:
+            found = numbers(block, at, bits, rows)
+            data = b"".join(n.to_bytes(width, "little", signed=True) for n in found)
+        elif kind == 2:
+            data = struct.pack(
+                f"<{rows}d", *(n / 10**places for n in numbers(block, at, bits, rows))
+            )
+        elif kind == 3:
+            ends, offsets_at = numbers(block, at, bits, rows + 1), head + begin
+        else:
+            cut = [block[at + a : at + b] for a, b in itertools.pairwise(ends)]
+            values = [text(codes, tables[places]) for codes in cut]
+            data = b"".join(values)
+            offsets = itertools.accumulate(map(len, values), initial=0)
+            packed = b"".join(n.to_bytes(-width, "little") for n in offsets)
+            page[offsets_at : offsets_at + len(packed)] = packed
+        page[head + begin : head + begin + len(data)] = data
+    for k in range(patches):
+        place, byte = struct.unpack_from("<iB", block, len(block) - 16 - 5 * (patches - k))
+        page[place] = byte
+    return bytes(page)
+
+
+def test_packed_pages_are_as_described(tmp_path: Path) -> None:
+    names = [None if n % 7 == 0 else f"Foldable Lamp {n * 37 % 1000:05}" for n in range(3_000)]
+    table = pa.table(
+        {
+            "id": [5 * n for n in range(3_000)],
+            "name": names,
+            "price": [n * 31 % 10_000 / 100 for n in range(3_000)],
+            "noise": np.random.default_rng(1).random(3_000),
+            "money": pa.array([Decimal(n) / 100 for n in range(3_000)], pa.decimal128(12, 2)),
+            "flag": [n % 3 == 0 for n in range(3_000)],
+            "long": pa.array(names, pa.large_string()),
+        }
+    )
+    ss.MasterTable.from_arrow(table, tmp_path, key="id", page_bytes=4096, compression="packed")
+    manifest = json.loads((tmp_path / "versions" / "00000001.json").read_text())
+    assert manifest["compression"] == "packed"
+    data = (tmp_path / "data" / manifest["page_files"][0]["name"]).read_bytes()
+    magic, size, columns = struct.unpack_from("<8sqq", data)
+    assert (magic, columns) == (b"SEMIPACK", 7)
+    widths = list(struct.unpack_from(f"<{columns}q", data, 24))
+    assert widths == [8, -4, 8, 8, 16, 0, -8]
+    at, varying = 24 + 8 * columns, 2
+    lengths = at + 8 * 256 * varying
+    assert size == lengths + 256 * varying
+    tables = [
+        [data[at + 8 * k :][: data[lengths + k]] for k in range(256 * n, 256 * (n + 1))]
+        for n in range(varying)
+    ]
+    packed = 0
+    for entry in arrow_file(tmp_path, manifest["files"]["index"]).to_pylist():
+        page = block = data[entry["place"] :][: entry["size"]]
+        if entry["size"] < entry["length"]:
+            page, packed = unpacked(block, widths, tables), packed + 1
+        assert len(page) == entry["length"]
+        assert xxhash.xxh3_64_intdigest(page) == entry["checksum"]
+    assert packed > 20
 
 
 def test_a_key_table_has_its_mark_in_the_schema(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_what_somebody_made_up_leads_nowhere_outside(data: st.DataObject) -> Non
         0,
         3,
         MADE_UP_PACKING.symbols,
-        Tray(tray.address, MADE_UP_LENGTH + 32 * 30, np.zeros(batch.num_rows, np.uint8)),
+        Tray(tray.address, MADE_UP_LENGTH + 32 * 30, np.zeros(batch.num_rows, np.uint8), ASKED),
         0,
         fields,
     )
@@ -284,4 +284,5 @@ MADE_UP = table_of(40).combine_chunks().to_batches()[0]
 MADE_UP_PACKING = Packing.learned(MADE_UP)
 MADE_UP_PAGE = MADE_UP.serialize().to_pybytes()
 MADE_UP_LENGTH = len(MADE_UP_PAGE)
+ASKED = np.ones(MADE_UP.num_columns, np.bool_)
 MADE_UP_BLOCK = MADE_UP_PACKING.packed(MADE_UP_PAGE, 40)

@@ -52,7 +52,7 @@ def build(
     ] = None,
     compression: Annotated[
         str | None,
-        typer.Option(help="lz4 or zstd, for slow disks and object stores; none by default."),
+        typer.Option(help="packed, lz4 or zstd, for R larger than memory; none by default."),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Write the next version if PATH has one.")

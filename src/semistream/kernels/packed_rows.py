@@ -47,11 +47,15 @@ class PackedPages(NamedTuple):
 
 
 class Tray(NamedTuple):
-    """Where picked rows are laid out: an address and its bytes; and room for a mark per row."""
+    """Where picked rows are laid out: an address and its bytes; and room for a mark per row.
+
+    `asked` says which columns are.
+    """
 
     address: int
     room: int
     marks: NDArray[np.uint8]
+    asked: NDArray[np.bool_]
 
 
 @kernel
@@ -202,6 +206,9 @@ def pick_rows(
     to, end = tray.address + used, tray.address + tray.room
     for j in range(len(widths)):
         width = widths[j]
+        if not tray.asked[j]:
+            entry += 3 * ENTRY if width < 0 else 2 * ENTRY
+            continue
         fields[j].first, fields[j].width, fields[j].valid, fields[j].offsets = 0, width, 0, 0
         bits = _aligned((picked + 7) >> 3)
         fixed = _aligned(picked * width) if width > 0 else bits

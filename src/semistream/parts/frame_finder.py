@@ -101,11 +101,13 @@ class FrameFinder:
     def _tray(self, partition_pages: int) -> Tray:
         """Room for rows of packed pages; none if pages are not packed, or are unpacked as whole."""
         if not len(self._reader.stored.packed.whole):
-            return Tray(0, 0, np.zeros(0, np.uint8))
+            return Tray(0, 0, np.zeros(0, np.uint8), np.zeros(0, np.bool_))
         marks = np.zeros(int(self._master.pages.rows.max()), np.uint8)
         memory = Frame(_tray_bytes(self._master, partition_pages))
         self._trays.append(memory)
-        return Tray(memory.address, memory.nbytes, marks)
+        asked = np.zeros(len(self._layout.widths), np.bool_)
+        asked[[*self._layout.columns, self._layout.code]] = True
+        return Tray(memory.address, memory.nbytes, marks, asked)
 
     def find(self, look_ups: LookUpSet) -> ReadCounts:
         """Lay out all rows of the wanted codes in the set. It may run in another thread."""

@@ -132,8 +132,10 @@ class MasterTable(MasterVersion):
             valid: for a history, the columns from when to when (not included; null for open) a
                 row is valid. It is an error if two rows of a key are valid at a time, here and in
                 every later upsert, and joins with `valid=` need not look for that.
-            compression: "lz4" or "zstd" to compress pages, for slow disks and object stores; they
-                are never searched in place then. None, the default, is faster on a fast disk.
+            compression: "packed" for pages in fewer bytes of which look-ups unpack single rows,
+                which is fastest where R is read from a disk; "lz4" or "zstd" for tools that know
+                these. None, the default, is fastest where R stays in memory: such pages are
+                searched in place.
         """
         storage = storage_at(path)
         recipe = Recipe.of(key, page_bytes, layout, filter_bits, shards, valid, compression)
@@ -202,7 +204,8 @@ class MasterTable(MasterVersion):
             shards: the number of parts that the pages are divided into, by a hash of the key.
             filter_bits: bits per key of a membership filter; 0 for none.
             valid: the columns from when to when a row is valid, checked for overlaps.
-            compression: "lz4" or "zstd" to compress pages; None for none.
+            compression: "packed", "lz4" or "zstd", for R that is larger than memory; None for
+                none.
             replace: whether to write the next version of a master table that exists.
             progress: whether to show progress on stderr, by default only if that is a terminal;
                 or a function that is called with a `BuildProgress` from time to time.

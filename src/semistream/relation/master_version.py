@@ -18,9 +18,11 @@ from semistream.relation.page_index import PageIndex
 from semistream.relation.page_rules import PageRules
 from semistream.relation.reader import PageReader
 from semistream.relation.storage import (
+    PACKED,
     CacheSetting,
     LocalStorage,
     Location,
+    Packing,
     PageFiles,
     Storage,
     room_to_read,
@@ -198,6 +200,9 @@ class MasterVersion:
         """Bytes of the indices in memory, that of the locator and room to decompress included."""
         locator = self._locator_pages.nbytes if self._locator_pages is not None else 0
         room = 0 if self.compression is None else room_to_read(self._pages.max_length)
+        if self.compression == PACKED:
+            files = len(self._manifest.page_files)
+            room += files * Packing.symbol_bytes(self._stored_schema)
         return self._pages.nbytes + locator + room
 
     @property

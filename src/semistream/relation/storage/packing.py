@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,15 @@ from numpy.typing import NDArray
 
 from semistream.column_widths import column_width, is_flat
 from semistream.errors import OptionError
-from semistream.kernels.packed_pages import PATCH, SPARE, Symbols, pack_page, patch, unpack_page
+from semistream.kernels.packed_pages import (
+    PATCH,
+    SPARE,
+    Symbols,
+    SymbolSearch,
+    pack_page,
+    patch,
+    unpack_page,
+)
 from semistream.kernels.page_check import sound_page
 from semistream.kernels.symbols import LONGEST
 from semistream.relation.storage.symbol_tables import known_symbols, search_of
@@ -39,7 +48,16 @@ class Packing:
     def __init__(self, widths: NDArray[np.int64], symbols: Symbols) -> None:
         """From what `head` has."""
         self.widths, self.symbols = widths, symbols
-        self._search = search_of(symbols)
+
+    @cached_property
+    def _search(self) -> SymbolSearch:
+        return search_of(self.symbols)
+
+    @staticmethod
+    def symbol_bytes(schema: pa.Schema) -> int:
+        """What the symbols of one file take in memory, once here and once for kernels."""
+        varying = sum(column_width(field.type) < 0 for field in schema)
+        return 2 * varying * _CODES * (8 + 1)
 
     @staticmethod
     def check(schema: pa.Schema) -> None:
