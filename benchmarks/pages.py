@@ -1,6 +1,7 @@
 """Pages read per 1,000 stream tuples: DEMANDJOIN, the papers' algorithms, and an offline bound.
 
     python benchmarks/pages.py [--memory 0.5 1 2 5 10 20] [--streams 0 0.5 1 1.5 drifting bursty]
+    python benchmarks/pages.py --clock
     python benchmarks/pages.py --table
 
 R has rows of about 120 bytes, in key order; S has tuples of 20 bytes; the budget is a share of R's
@@ -26,17 +27,22 @@ since no schedule waits more than all slots all the time. The minimum of a page 
 reads is below it, with these rows kept; exchanging kept rows in time might be. It begins with
 nothing waiting and may end with all slots full, so the half of the stream is repeated five times.
 
-Writes a JSON line per cell and algorithm to benchmarks/results/pages.jsonl; `--table` prints those
-as Markdown tables and runs nothing.
+`--clock` runs the fastest of them in the same cells by the clock, with direct reads and the sizes
+that each has by default, in turns; the median of three runs of the second half counts.
+
+Writes a JSON line per cell and algorithm to benchmarks/results/pages.jsonl, or pages_clock.jsonl;
+`--table` prints those as Markdown tables and runs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +58,11 @@ from semistream.workload import ZipfKeys, products
 from semistream.workload.zipf import scattered
 
 RESULTS = Path(__file__).parent / "results" / "pages.jsonl"
+CLOCK = RESULTS.with_name("pages_clock.jsonl")
 OURS, BOUND = "demandjoin", "bound"
+FASTEST = (OURS, "hybridjoin", "chybridjoin", "cmeshjoin")
+"""Those that run by the clock: the others read more pages, or are theirs without a front stage."""
+TURNS = 3
 PAPERS = (
     *("hybridjoin", "chybridjoin", "cmeshjoin", "xhybridjoin", "oxhybridjoin"),
     *("meshjoin", "rmeshjoin", "cinlj", "inlj", "hybridjoin (single)", "chybridjoin (single)"),
@@ -287,6 +297,80 @@ def run(args: argparse.Namespace) -> None:
                 write_results(RESULTS, lines, where, append=True)
 
 
+def clocked(engine: ss.Engine, batches: list[pa.RecordBatch]) -> float:
+    """Tuples a second, from half of the stream on to its last tuple."""
+    at: list[float] = []
+
+    def feed() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == len(batches) // 2:
+                at.append(time.perf_counter())
+            yield batch
+        at.append(time.perf_counter())
+
+    sum(batch.num_rows for batch in engine.run(feed()))
+    second_half = sum(batch.num_rows for batch in batches[len(batches) // 2 :])
+    return second_half / (at[1] - at[0])
+
+
+def run_clock(args: argparse.Namespace) -> None:
+    """All cells by the clock."""
+    where = machine(ss.__version__)
+    with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
+        warm_up(master_for(20.0, Path(args.folder or temporary), args.seed))
+        for percent, stream in product(args.memory, args.streams):
+            master = master_for(percent, Path(args.folder or temporary), args.seed)
+            memory = int(master.pages.length.sum() * percent / 100)
+            tuples = int(args.fillings * memory / SLOT) // BATCH * BATCH
+            batches = batches_of(keys_of(stream, tuples, master.row_count, args.seed))
+            rates: dict[str, list[float]] = {name: [] for name in FASTEST}
+            for _ in range(TURNS):
+                for name, found in rates.items():
+                    engine = ss.engine(
+                        master, algorithm=name, on="product_id", memory=memory, io="direct"
+                    )
+                    found.append(clocked(engine, batches))
+            lines = [
+                {
+                    "stream": stream,
+                    "memory_percent": percent,
+                    "algorithm": name,
+                    "tuples": tuples,
+                    "rates": found,
+                    "rate": statistics.median(found),
+                    "seed": args.seed,
+                    "rows": master.row_count,
+                }
+                for name, found in rates.items()
+            ]
+            told = {line["algorithm"]: round(line["rate"]) for line in lines}
+            print(percent, stream, told, flush=True)
+            write_results(CLOCK, lines, where, append=True)
+
+
+def clock_markdown(lines: list[dict[str, Any]]) -> str:
+    """A line per cell, and in how many DEMANDJOIN is ahead."""
+    rows = [
+        "| memory | stream | DEMANDJOIN, thousand tuples/s | best of the papers | which | ratio |",
+        "| ---: | --- | ---: | ---: | --- | ---: |",
+    ]
+    ratios = []
+    for (percent, stream), cell in sorted(cells(lines).items(), key=lambda item: item[0][0]):
+        best = max((x for n, x in cell.items() if n != OURS), key=lambda x: x["rate"])
+        ratios.append(cell[OURS]["rate"] / best["rate"])
+        rows.append(
+            f"| {percent:g}% | {stream} | {cell[OURS]['rate'] / 1e3:,.0f} "
+            f"| {best['rate'] / 1e3:,.0f} | {best['algorithm']} | {ratios[-1]:.2f} |"
+        )
+    ahead, behind = sum(r > 1.05 for r in ratios), sum(r < 0.95 for r in ratios)
+    rows.append("")
+    rows.append(
+        f"By the clock: ahead by more than 5 % in {ahead} of {len(ratios)} cells, behind by more "
+        f"than 5 % in {behind}, median ratio {np.median(ratios):.2f}."
+    )
+    return "\n".join(rows)
+
+
 def cells(lines: list[dict[str, Any]]) -> dict[tuple[float, str], dict[str, dict[str, Any]]]:
     """The last line of each cell and algorithm."""
     found: dict[tuple[float, str], dict[str, dict[str, Any]]] = {}
@@ -338,12 +422,17 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="*", help="only these; the bound goes with ours")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--folder", help="where master tables are, or are made and left")
+    parser.add_argument("--clock", action="store_true", help="by the clock, with direct reads")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
         print(markdown([json.loads(line) for line in RESULTS.read_text().splitlines()]))
-        return
-    run(args)
+        if CLOCK.is_file():
+            print("\n" + clock_markdown([json.loads(x) for x in CLOCK.read_text().splitlines()]))
+    elif args.clock:
+        run_clock(args)
+    else:
+        run(args)
 
 
 if __name__ == "__main__":
