@@ -4,7 +4,8 @@
 
 Tasks of a micro-batch are joined as a worker of Spark does it, without Spark around it: the engine
 stays from task to task. Memory is 1 % of R, and 4 MB at least. "resident": R is in the page cache.
-"cold": before each task the operating system is asked to forget R's files. Each R and exponent has
+"cold": before each task the operating system is asked to forget R's files; "cold, packed": the same
+with packed pages, in memory that is 1 % of R as it would be without. Each R and exponent has
 a process of its own, whose anonymous memory is read after each task; what a small join has
 brought into memory, such as compiled code, is taken off.
 
@@ -42,7 +43,7 @@ _MEETINGS = 5
 """Uniform tuples for each page before a resident R is measured."""
 
 
-def build(rows: int, path: Path) -> None:
+def build(rows: int, path: Path, compression: str | None) -> None:
     """Build R from a file that is mapped, so that it need not fit into memory."""
     given = path.with_suffix(".arrow")
     batches = product_batches(rows, SEED)
@@ -53,7 +54,7 @@ def build(rows: int, path: Path) -> None:
             writer.write_batch(batch)
     with pa.memory_map(str(given)) as file:
         table = pa.ipc.open_file(file).read_all()
-        ss.MasterTable.from_arrow(table, path, key=KEY)
+        ss.MasterTable.from_arrow(table, path, key=KEY, compression=compression)
     given.unlink()
 
 
@@ -72,8 +73,9 @@ def join_a_little() -> None:
             deque(engine.run(stream), maxlen=0)
 
 
-def measured(path: Path, exponent: float, tuples: int, rounds: int, cold: bool) -> dict[str, Any]:
+def measured(path: Path, exponent: float, tuples: int, rounds: int, where: str) -> dict[str, Any]:
     """One cell, in this process."""
+    cold = where != "resident"
     master = ss.MasterTable.open(path)
     size = int(master.pages.length.sum())
     files = [file for file in path.rglob("*") if file.is_file()]
@@ -108,7 +110,8 @@ def measured(path: Path, exponent: float, tuples: int, rounds: int, cold: bool) 
     assert plan is not None
     return {
         "rows": master.row_count, "bytes": size, "pages": master.page_count, "memory": memory,
-        "exponent": exponent, "where": "cold" if cold else "resident", "tuples": tuples,
+        "exponent": exponent, "where": where, "tuples": tuples,
+        "stored": master.pages.stored_bytes(0, master.page_count),
         "seconds": seconds, "cpu_seconds": processor, "pages_read": read,
         "rate": round(tuples / statistics.median(seconds)), "held": held - before,
         "algorithm": plan.algorithm, "seed": SEED,
@@ -119,16 +122,17 @@ def main() -> None:
     """Measure all cells, each in a process of its own, and write."""
     args = arguments()
     if args.cell:
-        path, exponent, cold = args.cell
-        found = measured(Path(path), float(exponent), args.tuples, args.rounds, cold == "cold")
+        path, exponent, where = args.cell
+        found = measured(Path(path), float(exponent), args.tuples, args.rounds, where)
         print(json.dumps(found))
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         for rows in args.rows:
-            path = Path(args.masters or name) / f"m{rows}"
-            if not path.exists():
-                build(rows, path)
-            for where in ("resident", "cold"):
+            for where in args.where:
+                packed = "packed" if where.endswith("packed") else None
+                path = Path(args.masters or name) / f"m{rows}{packed or ''}"
+                if not path.exists():
+                    build(rows, path, packed)
                 _measure(path, where, args)
 
 
@@ -139,7 +143,7 @@ def _measure(path: Path, where: str, args: argparse.Namespace) -> None:
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         line = json.loads(out.splitlines()[-1])
         print(
-            f"R {line['rows']:>11,} z {exponent} {where:<8} {line['rate']:>9,} tuples/s, "
+            f"R {line['rows']:>11,} z {exponent} {where:<12} {line['rate']:>9,} tuples/s, "
             f"{line['held'] / 1e6:.0f} MB held of {line['memory'] / 1e6:.0f} MB, "
             f"{statistics.median(line['pages_read']):,.0f} pages a task, {line['algorithm']}",
             flush=True,
@@ -156,6 +160,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--exponent", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--where", nargs="+", default=["resident", "cold", "cold, packed"])
     parser.add_argument("--tuples", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--masters", help="a folder of masters, to use or to build")

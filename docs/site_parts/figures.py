@@ -12,12 +12,14 @@ from site_parts.charts import Bars, Curves, Panel
 from site_parts.results import (
     ALGORITHMS,
     RESULTS,
+    bench,
     by_memory,
     by_skew,
     lines,
     newest,
     object_store,
     rates,
+    scale,
 )
 
 __all__ = ["CHARTS", "PAPER_FIGURES"]
@@ -128,6 +130,54 @@ def several_masters() -> list[Panel]:
     ]
 
 
+def bench_bars(where: str, rows: int) -> list[Panel]:
+    """All ways beside each other, for each skew and each number of tuples that was measured."""
+    return [
+        Bars(
+            f"{tuples:,} tuples, " + (f"exponent {exponent:g}" if exponent else "no skew"),
+            {
+                line["way"]: line["rate"] / 1e3
+                for line in sorted(found, key=lambda line: -float(line["rate"]))
+                if line["rate"]
+            },
+            label=lambda value: f"{value:,.3g}",
+        )
+        for (of, exponent, tuples), found in bench(where).items()
+        if of == rows
+    ]
+
+
+def rate_by_rows() -> list[Panel]:
+    """The rate for ever larger masters, held by the operating system or not."""
+    found = {
+        name: [(rows, rate / 1e3) for rows, rate in points]
+        for where in ("resident", "cold", "cold, packed")
+        for name, points in scale(where, "rate").items()
+    }
+    unit = "thousand tuples per second"
+    return [Curves("Rate", "rows of R (million)", unit, found, log_x=True, log_y=True)]
+
+
+def memory_by_rows() -> list[Panel]:
+    """What a process holds, beside R and the memory that it may take."""
+    held = scale("resident", "held") | scale("cold", "held")
+    most: dict[float, float] = {}
+    for points in held.values():
+        for rows, size in points:
+            most[rows] = max(most.get(rows, 0.0), size)
+
+    def values(name: str) -> list[tuple[float, float]]:
+        (points, *_) = scale("resident", name).values()
+        return [(rows, size / 1e6) for rows, size in points]
+
+    lines_of = {
+        "R on disk": values("bytes"),
+        "memory that was allowed": values("memory"),
+        "memory that the process took": [(rows, size / 1e6) for rows, size in sorted(most.items())],
+    }
+    return [Curves("Memory", "rows of R (million)", "MB", lines_of, log_x=True, log_y=True)]
+
+
 def front_stage() -> list[Panel]:
     """How many tuples the front stage answers, and what that saves."""
     found = [line for line in lines("admission.jsonl") if line["workload"].startswith("Zipf")]
@@ -192,6 +242,13 @@ CHARTS: Final[dict[str, Callable[[], list[Panel]]]] = {
     "chart-rate-by-memory": rate_by_memory,
     "chart-far-master": far_master,
     "chart-several-masters": several_masters,
+    **{
+        f"chart-bench-{where}-{rows}": partial(bench_bars, where, rows)
+        for where in ("warm", "cold")
+        for rows, _, _ in bench(where)
+    },
+    "chart-rate-by-rows": rate_by_rows,
+    "chart-memory-by-rows": memory_by_rows,
     "chart-front-stage": front_stage,
     "chart-algorithms": all_algorithms,
     **{f"chart-{name}": partial(algorithm, name) for name in ALGORITHMS},

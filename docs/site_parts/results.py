@@ -12,6 +12,7 @@ from typing import Any, Final
 __all__ = [
     "ALGORITHMS",
     "RESULTS",
+    "bench",
     "by_memory",
     "by_skew",
     "lines",
@@ -19,6 +20,7 @@ __all__ = [
     "newest",
     "object_store",
     "rates",
+    "scale",
 ]
 
 RESULTS: Final = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -77,6 +79,27 @@ def by_memory(rows: int, tuples: int) -> dict[str, list[tuple[float, float]]]:
         if (line["rows"], line["tuples"]) == (rows, tuples):
             points = found.setdefault(f"exponent {line['exponent']:g}", [])
             points.append((line["memory"] / 2**20, tuples / line["seconds"]["chosen"] / 1e3))
+    return {name: sorted(points) for name, points in sorted(found.items())}
+
+
+def bench(where: str) -> dict[tuple[int, float, int], list[dict[str, Any]]]:
+    """What `semistream bench` found, "warm" or "cold", by rows, exponent and tuples: the newest."""
+    found: dict[tuple[int, float, int], list[dict[str, Any]]] = {}
+    for line in sorted(lines("bench.jsonl"), key=lambda line: str(line["at"])):
+        at = line["settings"]["rows"], line["settings"]["exponent"], line["tuples"]
+        if line["where"] == where:
+            before = found.get(at, [])
+            found[at] = [*(one for one in before if one["at"] == line["at"]), line]
+    return dict(sorted(found.items()))
+
+
+def scale(where: str, value: str) -> dict[str, list[tuple[float, float]]]:
+    """By skew: a value of `benchmarks/scale.py` for each million rows of R."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in lines("scale.jsonl"):
+        if line["where"] == where:
+            name = f"exponent {line['exponent']:g}, {where}"
+            found.setdefault(name, []).append((line["rows"] / 1e6, float(line[value])))
     return {name: sorted(points) for name, points in sorted(found.items())}
 
 
