@@ -10,7 +10,7 @@ shipped cost factors, so machine and load make no difference. Those that the mod
 the best (60 % by the clock) are not run: it would have to be wrong by as much. Auto is the one that
 the model has first.
 
-`--measured` runs twelve cells by the clock instead, with the factors of `semistream tune
+`--measured` runs the cells by the clock instead, with the factors of `semistream tune
 --calibrate --io direct`. Cells that are in the results already are passed over; each adds its
 line to benchmarks/results/auto.jsonl.
 """
@@ -67,21 +67,6 @@ GRID = [
         (500_000, 2_000_000, 8_000_000), (0.01, 0.05, 0.10), (0.0, 0.5, 1.0), ORDERS
     )
 ]
-MEASURED = [
-    Cell(500_000, 0.01, 0.0, "scattered"),
-    Cell(500_000, 0.05, 0.5, "frequency"),
-    Cell(500_000, 0.10, 1.0, "scattered"),
-    Cell(500_000, 0.10, 1.0, "frequency"),
-    Cell(2_000_000, 0.01, 1.0, "scattered"),
-    Cell(2_000_000, 0.05, 0.0, "scattered"),
-    Cell(2_000_000, 0.05, 1.0, "frequency"),
-    Cell(2_000_000, 0.10, 0.5, "scattered"),
-    Cell(8_000_000, 0.01, 0.5, "scattered"),
-    Cell(8_000_000, 0.01, 1.0, "frequency"),
-    Cell(8_000_000, 0.05, 1.0, "scattered"),
-    Cell(8_000_000, 0.10, 0.0, "frequency"),
-]
-"""Every value of R, memory, exponent and order three times or more."""
 
 
 def stream(cell: Cell, tuples: int) -> Iterator[pa.RecordBatch]:
@@ -235,11 +220,12 @@ def main() -> None:
     if args.table:
         print(markdown(known()))
         return
-    if args.measured:
-        run_all(fresh(MEASURED, "measured"), "direct")
-        return
     first, last = (int(number) for number in args.cells.split("-"))
-    run_all(fresh(GRID[first : last + 1], "priced"), "buffered")
+    cells = GRID[first : last + 1]
+    if args.measured:
+        run_all(fresh(cells, "measured"), "direct")
+        return
+    run_all(fresh(cells, "priced"), "buffered")
 
 
 if __name__ == "__main__":
