@@ -100,7 +100,7 @@ class FrameFinder:
 
     def _tray(self, partition_pages: int) -> Tray:
         """Room for rows of packed pages; none if pages are not packed, or are unpacked as whole."""
-        if not len(self._reader.stored.packed.whole):
+        if not self._reader.stored.is_packed:
             return Tray(0, 0, np.zeros(0, np.uint8), np.zeros(0, np.bool_))
         marks = np.zeros(int(self._master.pages.rows.max()), np.uint8)
         memory = Frame(_tray_bytes(self._master, partition_pages))
@@ -156,7 +156,7 @@ class FrameFinder:
             if stopped < len(stretches):
                 if is_read and stopped == begin:
                     raise reader.unsound(stretches[stopped])
-                if len(reader.stored.packed.whole):
+                if reader.stored.is_packed:
                     # It raises if the page is broken, and says how.
                     reader.fill(stretches[stopped], frame)
                     raise reader.unsound(stretches[stopped])

@@ -20,7 +20,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from semistream.errors import CorruptPageError, InternalError, OptionError
-from semistream.kernels.packed_rows import PackedPages
 from semistream.kernels.reading import STRETCH, PageList
 from semistream.relation.frame import ALIGNMENT, Frame, aligned
 from semistream.relation.page_index import PageIndex
@@ -28,11 +27,11 @@ from semistream.relation.page_rules import PageRules
 from semistream.relation.storage import (
     PACKED,
     CachedFile,
-    CompressedFile,
     FilePages,
     PageFiles,
     PageSource,
 )
+from semistream.relation.stored_pages import NOT_PACKED, Stored, packed_pages
 
 __all__ = ["IO_MODES", "Frame", "PageReader"]
 
@@ -57,24 +56,6 @@ class _Known(NamedTuple):
 _MOST_KNOWN = 16
 _known: OrderedDict[object, _Known] = OrderedDict()
 """By what the index says, checksums included: a page with the same one needs no second look."""
-
-
-class Stored(NamedTuple):
-    """Pages as they are stored, for kernels that read and search them."""
-
-    pages: PageList
-    packed: PackedPages
-    descriptors: NDArray[np.int64]
-    grain: int
-    """Reads begin and end at multiples of this."""
-
-
-_NOT_PACKED = PackedPages(
-    np.zeros(0, np.int64),
-    np.zeros(0, np.int32),
-    np.zeros((0, 0, 0), np.int64),
-    np.zeros((0, 0, 0), np.uint8),
-)
 
 
 class PageReader:
@@ -135,10 +116,11 @@ class PageReader:
         for number in np.unique(index.file)[: self._most_open].tolist():
             self._source(number)
         self._descriptors = self._open_descriptors()
-        self.stored = self._packed() or Stored(
-            self.pages, _NOT_PACKED, self._descriptors, self.grain
-        )
+        self.stored = Stored(self.pages, NOT_PACKED, self._descriptors, self.grain)
         """The pages as they are stored; packed ones only where kernels can read their files."""
+        if files.compression == PACKED and self.keeps_files_open:
+            packed = packed_pages(self._open, index, self.pages, self._direct)
+            self.stored = packed or self.stored
 
     @property
     def path(self) -> PurePath:
@@ -344,36 +326,6 @@ class PageReader:
             for number, source in self._open.items():
                 descriptors[number] = source.descriptor
         return descriptors
-
-    def _packed(self) -> Stored | None:
-        """Packed pages, if kernels can read all of their files."""
-        place, size = self.index.place, self.index.size
-        if self.files.compression != PACKED or place is None or size is None:
-            return None
-        used = np.unique(self.index.file).tolist()
-        if not used or not self.keeps_files_open:
-            return None
-        count, varying = len(self.files.names), 0
-        descriptors = np.full(count, -1, np.int64)
-        symbols = {}
-        for number in used:
-            source = self._open[number]
-            if not isinstance(source, CompressedFile) or source.stored.descriptor < 0:
-                return None
-            descriptors[number] = source.stored.descriptor
-            try:
-                symbols[number] = source.packing.symbols
-            except OSError:
-                # Whoever reads from it is told what is wrong.
-                return None
-            varying = len(symbols[number].words)
-        words = np.zeros((count, varying, 256), np.int64)
-        lengths = np.zeros((count, varying, 256), np.uint8)
-        for number, known in symbols.items():
-            words[number], lengths[number] = known
-        pages = self.pages._replace(offset=place, length=size)
-        packed = PackedPages(self.index.length, self.index.file, words, lengths)
-        return Stored(pages, packed, descriptors, ALIGNMENT if self._direct else 1)
 
     def _source(self, number: int) -> PageSource:
         """The open file with this number. At the limit, the least recently used one is closed."""

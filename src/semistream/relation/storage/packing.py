@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 
 from semistream.column_widths import column_width, is_flat
 from semistream.errors import OptionError
-from semistream.kernels.packed_pages import (
-    PATCH,
-    SPARE,
-    Symbols,
-    SymbolSearch,
-    pack_page,
-    patch,
-    unpack_page,
-)
+from semistream.kernels.packed_pages import PATCH, SPARE, Symbols, unpack_page
 from semistream.kernels.page_check import sound_page
+from semistream.kernels.page_packing import SymbolSearch, pack_page, patch
 from semistream.kernels.symbols import LONGEST
 from semistream.relation.storage.symbol_tables import known_symbols, search_of
 

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.arrow_arrays import to_arrow
-from semistream.kernels.packed_pages import Symbols, SymbolSearch
+from semistream.kernels.packed_pages import Symbols
+from semistream.kernels.page_packing import SymbolSearch
 from semistream.kernels.symbols import ESCAPE, LONGEST, cut_text
 
 __all__ = ["known_symbols", "search_of", "symbols_of"]
