@@ -30,14 +30,13 @@ _READING: Final = (
     "with authors' sizes, and which claims the test at scale smoke asserts.",
     "- *measured here*: the same joins by the clock, on a master table read directly from an SSD, "
     "the median of three runs (`--timing measured`); empty where that was not run, or where the "
-    "arrival rate is an overload only on the papers' machines. A read takes about 0.3 ms there, a "
-    "tenth of what it took the papers or less, so what saves reads saves less of the time. Sizes "
-    "are the papers' too: 543 rows a partition suit their MySQL, but a step of HYBRIDJOIN took "
-    "0.9 ms here, and MESHJOIN, with partitions ten times as large, takes fewer steps. Since these "
-    "runs HYBRIDJOIN's steps are compiled and take less than half of that CPU time "
-    "(benchmarks/results/steps.jsonl). With sizes tuned for this machine HYBRIDJOIN is ahead of "
-    "MESHJOIN (benchmarks/results/auto.jsonl). Other work went on beside many of these runs, so "
-    "that ratios near 1 say little.",
+    "arrival rate is an overload only on the papers' machines. A read takes 0.1 to 0.3 ms there, a "
+    "tenth of what it took the papers or less, so what saves reads saves less of the time, and what "
+    "is done for each tuple, as in a front stage, weighs more. Sizes are the papers' too: 543 rows "
+    "a partition suit their MySQL, but here a read takes as long for ten times as many, which "
+    "MESHJOIN has. With sizes tuned for this machine HYBRIDJOIN is ahead of MESHJOIN "
+    "(benchmarks/results/auto.jsonl). All were measured in one run; short tests of other code ran "
+    "beside parts of it, so that ratios near 1 say little.",
     "- Reasons were tested by a run, a count or a calculation: here, or in benchmarks/reasons.py, "
     "which changes what a reason names and nothing else. What cannot be known from here is said "
     "to be so.",
