@@ -30,7 +30,7 @@ from semistream.relation.columns import SparkFrame
 from semistream.relation.locator import LOCATOR_PAGE_BYTES, LOCATOR_SCHEMA
 from semistream.relation.page_file import page_file_name
 from semistream.relation.page_index import PageIndex
-from semistream.relation.storage import Storage
+from semistream.relation.storage import PACKED, Packing, Storage
 from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import Manifest, StoredFile, encode_schema, store
 from semistream.spark.building.checks import (
@@ -91,6 +91,8 @@ def build(
     recipe = Recipe.of(key, page_bytes, chosen, filter_bits, shards, valid, compression)
     check_order(frame, chosen, order_by, sample)
     job = _Job.of(frame, storage, recipe, metadata, operation)
+    if compression == PACKED:
+        Packing.check(job.stored_schema)
     report = reporter(progress)
     version = next_version(storage, replace) if after is None else after + 1
     if job.recipe.valid is not None:
