@@ -131,31 +131,38 @@ def several_masters() -> list[Panel]:
 
 
 def bench_bars(where: str, rows: int) -> list[Panel]:
-    """All ways beside each other, for each skew and each number of tuples that was measured."""
+    """All ways beside each other, for a skewed stream and the most tuples that were measured."""
+    at = max((some for some in bench(where) if some[0] == rows), key=lambda some: some[1:])
+    _, exponent, tuples = at
+    found = sorted(bench(where)[at], key=lambda line: -float(line["rate"]))
     return [
         Bars(
             f"{tuples:,} tuples, " + (f"exponent {exponent:g}" if exponent else "no skew"),
-            {
-                line["way"]: line["rate"] / 1e3
-                for line in sorted(found, key=lambda line: -float(line["rate"]))
-                if line["rate"]
-            },
+            {line["way"]: line["rate"] / 1e3 for line in found if line["rate"]},
+            ours=("semistream", "semistream, packed"),
             label=lambda value: f"{value:,.3g}",
         )
-        for (of, exponent, tuples), found in bench(where).items()
-        if of == rows
     ]
 
 
 def rate_by_rows() -> list[Panel]:
     """The rate for ever larger masters, held by the operating system or not."""
-    found = {
-        name: [(rows, rate / 1e3) for rows, rate in points]
-        for where in ("resident", "cold", "cold, packed")
-        for name, points in scale(where, "rate").items()
-    }
-    unit = "thousand tuples per second"
-    return [Curves("Rate", "rows of R (million)", unit, found, log_x=True, log_y=True)]
+
+    def panel(title: str, is_log: bool, *places: str) -> Panel:
+        found = {
+            name.replace(", resident", "").replace(", cold", ""): [
+                (n, rate / 1e3) for n, rate in at
+            ]
+            for where in places
+            for name, at in scale(where, "rate").items()
+        }
+        unit = "thousand tuples per second"
+        return Curves(title, "rows of R (million)", unit, found, log_x=True, log_y=is_log)
+
+    return [
+        panel("Resident", False, "resident"),
+        panel("Cold", True, "cold", "cold, packed"),
+    ]
 
 
 def memory_by_rows() -> list[Panel]:
