@@ -29,7 +29,7 @@ from semistream.parts.recent_keys import BYTES_PER_CODE
 from semistream.parts.stream_table import table_bytes
 from semistream.parts.tuple_store import TupleLayout
 from semistream.plan import JoinPlan
-from semistream.relation import MasterTable
+from semistream.relation import PACKED, MasterTable
 
 _LARGEST_DISK_BUFFER = 8 << 20
 _NO_MEMORY = 1 << 50
@@ -357,7 +357,9 @@ class Sizing:
         if self._master.is_live:
             return self._set_partitions
         look_ups = min(_MOST_LOOK_UPS, self._pages // pages // _SETS_OF_R)
-        fewest = 1 if self._needs.grouped else _FEWEST_LOOK_UPS
+        # One packed page at a time would be unpacked as a whole; a set unpacks what it finds.
+        few_will_do = self._needs.grouped or self._master.compression == PACKED
+        fewest = 1 if few_will_do else _FEWEST_LOOK_UPS
         return look_ups if min(look_ups, self._at_once(memory, pages)) >= fewest else 0
 
     def _at_once(self, memory: int, pages: int) -> float:
