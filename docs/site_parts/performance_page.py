@@ -157,9 +157,9 @@ def _cold() -> Iterator[str]:
                 )
         yield ""
     yield from (
-        "*Where others are better.* Without packed pages DuckDB is ahead where a task needs most of "
-        "R: its file has a quarter of the bytes. Stores that look up single keys come nearer where "
-        "a task has few tuples and R is large.",
+        "*Where others are better.* Without packed pages DuckDB is ahead where a task needs most "
+        "of R: its file has a quarter of the bytes. Stores that look up single keys come nearer "
+        "where a task has few tuples and R is large.",
         "",
     )
 

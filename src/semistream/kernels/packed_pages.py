@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from semistream.kernels.bits import MOST_BITS, number_at, packed_bytes
 from semistream.kernels.checksum import SHORTEST, xxh3
-from semistream.kernels.compiling import kernel
+from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import fill_1, fill_4, fill_8, load_1, load_4, load_8
 from semistream.kernels.rows import copy_bytes
 from semistream.kernels.symbols import get_text
@@ -150,19 +150,20 @@ def unpack_value(block: int, entry: int, width: int, row: int, to: int) -> None:
             fill_8(to + 8, number >> 63)
 
 
-@kernel
+@borrowing_kernel
 def unpack_text(
-    block: int, size: int, entry: int, row: int, symbols: Symbols, to: int, room: int
+    block: int, size: int, entry: int, row: int, words: Codes, lengths: Bytes, to: int, room: int
 ) -> int:
-    """Write a text of a column whose ends are at `entry`; its bytes, or -1 if it has no room."""
+    """Write a text of a column whose ends are at `entry`; its bytes, or -1 if it has no room.
+
+    The symbols are those of its column.
+    """
     ends, bits = block + load_4(entry + AT), int(load_1(entry + BITS))
-    texts = entry + ENTRY
-    at, column = int(load_4(texts + AT)), int(load_1(texts + PLACES))
+    at = int(load_4(entry + ENTRY + AT))
     start, stop = number_at(ends, bits, row), number_at(ends, bits, row + 1)
     # An escape at the end would be followed by a byte of the spare ones.
     if start < 0 or stop < start or not _inside(at + stop, 1, size):
         return -1
-    words, lengths = symbols.words[column], symbols.lengths[column]
     return get_text(block + at + start, stop - start, to, room, words, lengths)
 
 
@@ -178,8 +179,8 @@ def unpack_page(
         return False
     entry = block + ENTRIES
     body = page + head
-    for k in range(head, length):
-        fill_1(page + k, 0)
+    for k in range(head, length, 8):
+        fill_8(page + k, 0)
     copy_bytes(page, entry + ENTRY * load_4(block + BUFFERS), head)
     for j in range(len(widths)):
         for _ in range(3 if widths[j] < 0 else 2):
@@ -189,11 +190,11 @@ def unpack_page(
                 copy_bytes(to, block + load_4(entry + AT), count)
             elif kind == ENDS:
                 heap, whole = body + load_4(entry + ENTRY + BEGIN), 0
-                end = page + length + SPARE
+                end, column = page + length + SPARE, int(load_1(entry + ENTRY + PLACES))
+                words, lengths = symbols.words[column], symbols.lengths[column]
                 for row in range(rows):
-                    written = unpack_text(
-                        block, size, entry, row, symbols, heap + whole, end - heap - whole
-                    )
+                    at = heap + whole
+                    written = unpack_text(block, size, entry, row, words, lengths, at, end - at)
                     if written < 0:
                         return False
                     whole += written

@@ -22,6 +22,7 @@ from semistream.kernels.packed_pages import (
     ENTRIES,
     ENTRY,
     LENGTH,
+    PLACES,
     SPARE,
     Symbols,
     kind_of,
@@ -122,7 +123,7 @@ def _pick_fixed(block: int, entry: int, width: int, rows: int, marks: Any, to: i
             to += width
 
 
-@kernel
+@borrowing_kernel
 def _pick_varying(
     block: int,
     size: int,
@@ -130,7 +131,8 @@ def _pick_varying(
     width: int,
     rows: int,
     marks: NDArray[np.uint8],
-    symbols: Symbols,
+    words: Codes,
+    lengths: NDArray[np.uint8],
     to: int,
     heap: int,
     end: int,
@@ -146,9 +148,8 @@ def _pick_varying(
     for row in range(rows):
         if marks[row]:
             if is_packed:
-                written = unpack_text(
-                    block, size, entry, row, symbols, heap + whole, end - heap - whole
-                )
+                at = heap + whole
+                written = unpack_text(block, size, entry, row, words, lengths, at, end - at)
             else:
                 start = int(load_4(offsets + 4 * row)) if width == -4 else load_8(offsets + 8 * row)
                 after = offsets - width * (row + 1)
@@ -221,8 +222,11 @@ def pick_rows(
         entry += ENTRY
         if width < 0:
             heap = to + _aligned(-width * (picked + 1))
+            # Of a column that is kept as it is, any symbols will do.
+            number = min(int(load_1(entry + ENTRY + PLACES)), len(symbols.words) - 1)
+            words, lengths = symbols.words[number], symbols.lengths[number]
             length = _pick_varying(
-                block, size, entry, width, rows, marks, symbols, to, heap, end - SPARE
+                block, size, entry, width, rows, marks, words, lengths, to, heap, end - SPARE
             )
             if length < 0:
                 return -1, used

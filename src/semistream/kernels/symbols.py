@@ -41,7 +41,7 @@ def symbol_at(
     return ESCAPE
 
 
-@kernel
+@borrowing_kernel
 def put_text(
     at: int,
     length: int,
@@ -65,7 +65,7 @@ def put_text(
     return written
 
 
-@kernel
+@borrowing_kernel
 def get_text(
     at: int, size: int, to: int, room: int, words: NDArray[np.int64], lengths: Bytes
 ) -> int:

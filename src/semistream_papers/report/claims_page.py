@@ -31,9 +31,9 @@ _READING: Final = (
     "- *measured here*: the same joins by the clock, on a master table read directly from an SSD, "
     "the median of three runs (`--timing measured`); empty where that was not run, or where the "
     "arrival rate is an overload only on the papers' machines. A read takes 0.1 to 0.3 ms there, a "
-    "tenth of what it took the papers or less, so what saves reads saves less of the time, and what "
-    "is done for each tuple, as in a front stage, weighs more. Sizes are the papers' too: 543 rows "
-    "a partition suit their MySQL, but here a read takes as long for ten times as many, which "
+    "tenth of what it took the papers or less, so what saves reads saves less of the time, and "
+    "what is done for each tuple, as in a front stage, weighs more. Sizes are the papers' too: 543 "
+    "rows a partition suit their MySQL, but here a read takes as long for ten times as many, which "
     "MESHJOIN has. With sizes tuned for this machine HYBRIDJOIN is ahead of MESHJOIN "
     "(benchmarks/results/auto.jsonl). All were measured in one run; short tests of other code ran "
     "beside parts of it, so that ratios near 1 say little.",
