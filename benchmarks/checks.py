@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 
 import semistream as ss
 from results import machine, write_results
+from semistream.column_widths import column_width
 from semistream.kernels import compiling, page_check, pages, steps
 from semistream.kernels.copying import load_2, load_4, load_8
 from semistream.parts import frame_finder, in_place
-from semistream.parts.row_arena import column_width
 from semistream.workload import ZipfKeys, products, sales
 
 RESULTS = Path(__file__).parent / "results"

@@ -309,7 +309,7 @@ def clocked(engine: ss.Engine, batches: list[pa.RecordBatch]) -> float:
         at.append(time.perf_counter())
 
     sum(batch.num_rows for batch in engine.run(feed()))
-    second_half = sum(batch.num_rows for batch in batches[len(batches) // 2 :])
+    second_half = sum(int(batch.num_rows) for batch in batches[len(batches) // 2 :])
     return second_half / (at[1] - at[0])
 
 

@@ -23,7 +23,7 @@ from semistream_bench.triggers import StreamFiles
 from semistream_bench.turns import Seconds, in_turns, why
 from semistream_bench.ways import OURS, Way, ways
 
-__all__ = ["Comparison", "Measured"]
+__all__ = ["Comparison", "Measured", "check_alike", "result_of"]
 
 _WARM = 2
 
