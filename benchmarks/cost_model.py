@@ -98,7 +98,8 @@ def run(
     rows, memory = master.row_count, int(master.pages.length.sum() * SHARE)
     predicted = model_of(master, exponent, CostFactors(), io).planned(algorithm, memory)
     per_filling = predicted.plan.stream_slots / (1 - predicted.hit_share)
-    fillings = LEARNING if algorithm.startswith("c") else FILLINGS
+    # Those that learn which rows to keep.
+    fillings = LEARNING if algorithm[0] in "cd" else FILLINGS
     tuples = max(int(fillings * per_filling), 100_000)
     if "inlj" in algorithm:
         # A page is read for every tuple that misses, and nothing waits.
