@@ -245,11 +245,12 @@ def test_packed_pages_are_as_described(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "versions" / "00000001.json").read_text())
     assert manifest["compression"] == "packed"
     data = (tmp_path / "data" / manifest["page_files"][0]["name"]).read_bytes()
-    magic, size, columns = struct.unpack_from("<8sqq", data)
+    magic, size, digest, columns = struct.unpack_from("<8sqQq", data)
     assert (magic, columns) == (b"SEMIPACK", 7)
-    widths = list(struct.unpack_from(f"<{columns}q", data, 24))
+    assert xxhash.xxh3_64_intdigest(data[24:size]) == digest
+    widths = list(struct.unpack_from(f"<{columns}q", data, 32))
     assert widths == [8, -4, 8, 8, 16, 0, -8]
-    at, varying = 24 + 8 * columns, 2
+    at, varying = 32 + 8 * columns, 2
     lengths = at + 8 * 256 * varying
     assert size == lengths + 256 * varying
     tables = [

@@ -152,6 +152,17 @@ def test_all_rows_are_there_after_updates(build: Build, codec: str) -> None:
     assert changed.history()[-1].version == 4
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "packed"])
+def test_a_master_may_lose_all_rows_and_get_others(build: Build, codec: str) -> None:
+    master = build(products(3), compression=codec)
+    empty = master.delete(pa.table({"id": [0, 2, 4]}))
+    assert ss.MasterTable.open(master.path).row_count == 0
+    again = empty.compact().upsert(products(3))
+    assert sorted(all_rows(again)["id"].to_pylist()) == [0, 2, 4]
+    built_empty = build(products(3).slice(0, 0), compression=codec).compact()
+    assert all_rows(built_empty.upsert(products(2)))["id"].to_pylist() == [0, 2]
+
+
 @pytest.mark.parametrize("codec", ["zstd", "packed"])
 def test_hashed_keys(build: Build, codec: str) -> None:
     table = products(key="name")

@@ -218,17 +218,41 @@ def test_the_head_of_a_file_comes_back() -> None:
         Packing.head_bytes(b"ARROW1" + packing.head)
 
 
-@pytest.mark.parametrize("place", ["magic", "symbol"])
-def test_a_broken_head_is_told(tmp_path: Path, place: str) -> None:
-    table = table_of(500)
-    master = packed_master(table, tmp_path / "r")
+@pytest.mark.parametrize("algorithm", ["inlj", "hybridjoin"])
+@pytest.mark.parametrize("at", [0, 9, 17, 31, 32 + 7, 32 + 8 * 20 + 3, 32 + 8 * 20 + 4 * 2048 + 1])
+def test_a_broken_head_is_told(tmp_path: Path, at: int, algorithm: str) -> None:
+    """The magic, the size, the checksum, the columns, a width, a symbol, its length."""
+    table = table_of(1_500)
+    master = packed_master(table, tmp_path / "r", page_bytes=4096)
     path = Path(master.location, master.manifest.page_files[0].path)
     content = bytearray(path.read_bytes())
-    content[0 if place == "magic" else 24 + 8 * 20 + 3] ^= 0x55
+    content[at] ^= 0x55
     path.write_bytes(content)
-    engine = ss.engine(master, on="id", algorithm="hybridjoin", memory="3MB", io="unmapped")
+    sizes = {"look_ups": 16} if algorithm == "hybridjoin" else {}
+    engine = ss.engine(master, on="id", algorithm=algorithm, memory="3MB", io="unmapped", **sizes)
     with pytest.raises(CorruptPageError, match="is broken"):
-        list(engine.run(table.select(["id"]).to_batches()))
+        list(engine.run(table.select(["id"]).slice(0, 50).to_batches()))
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"), [(2**63, -4), (1 << 40, -4), (3, -(2**62)), (3, 2**62), (3, -1)]
+)
+def test_a_made_up_head_is_refused(columns: int, width: int) -> None:
+    """With a right checksum: it may have no more columns and no other widths than there can be."""
+    rest = columns.to_bytes(8, "little") + width.to_bytes(8, "little", signed=True) * 3
+    rest += bytes(9 * 256 * 3)
+    digest = xxhash.xxh3_64_intdigest(rest)
+    head = b"SEMIPACK" + (24 + len(rest)).to_bytes(8, "little") + digest.to_bytes(8, "little")
+    with pytest.raises(ValueError, match=r"columns|width"):
+        Packing.of_head(head + rest)
+
+
+def test_a_long_text_does_not_spoil_the_symbols() -> None:
+    texts = [f"The product number {n} in the blue box" for n in range(2_000)]
+    plain = Packing.learned(pa.record_batch({"name": ["y", *texts]}))
+    spoilt = Packing.learned(pa.record_batch({"name": ["y" * 300_000, *texts]}))
+    page = pa.record_batch({"name": texts[:500]}).serialize().to_pybytes()
+    assert len(spoilt.packed(page, 500)) < 1.1 * len(plain.packed(page, 500))
 
 
 def test_damaged_rows_are_never_picked(tmp_path: Path) -> None:

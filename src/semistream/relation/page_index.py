@@ -207,7 +207,8 @@ class PageIndex:
     @classmethod
     def joined(cls, parts: Iterable[PageIndex]) -> PageIndex:
         """The entries of several indices, one behind the other."""
-        some = [part._columns() for part in parts]
+        # One without pages does not say whether they would be compressed.
+        some = [part._columns() for part in parts if len(part)]
         names = some[0] if some else _DTYPES.keys() - _OF_COMPRESSED
         return cls(
             **{

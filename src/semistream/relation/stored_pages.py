@@ -60,6 +60,8 @@ def packed_pages(
     shape = count, *some.words.shape
     words, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.uint8)
     descriptors = np.full(count, -1, np.int64)
+    if any(symbols.words.shape != some.words.shape for _, symbols in known.values()):
+        return None
     for number, (descriptor, symbols) in known.items():
         words[number], lengths[number] = symbols
         descriptors[number] = descriptor

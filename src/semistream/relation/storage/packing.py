@@ -1,6 +1,6 @@
 """Packing: how pages are packed, and unpacked, as Arrow and the kernels see them.
 
-    | magic | bytes of all this | columns | their widths | symbols | bytes of symbols | blocks ...
+    | magic | bytes of all this | checksum | columns | widths | symbols | their bytes | blocks ...
 
 So a file begins. Its symbols come from its first rows; later rows that they suit less take more
 bytes.
@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from semistream.column_widths import column_width, is_flat
@@ -29,6 +30,8 @@ PACKED: Final = "packed"
 _MAGIC: Final = b"SEMIPACK"
 _CODES: Final = 256
 _LONGEST_HEAD: Final = 1 << 26
+_VARYING: Final = (-4, -8)
+_WIDEST: Final = 1 << 30
 _ROOM: Final = 256
 """Bytes that a column may take beside its values, at most."""
 _LONGEST_PAGE: Final = 1 << 30
@@ -71,10 +74,16 @@ class Packing:
     @classmethod
     def of_head(cls, head: bytes) -> Packing:
         """From the first bytes of a file, all of `head_bytes`; `ValueError` if they are wrong."""
-        columns = int.from_bytes(head[16:24], "little")
-        widths = np.frombuffer(head, np.int64, columns, 24)
+        if xxhash.xxh3_64_intdigest(head[24:]) != int.from_bytes(head[16:24], "little"):
+            raise ValueError("the begin of the file is not as it was written")
+        columns = int.from_bytes(head[24:32], "little")
+        if columns > len(head) // 8:
+            raise ValueError("it would have more columns than bytes")
+        widths = np.frombuffer(head, np.int64, columns, 32)
+        if not all(width in _VARYING or 0 <= width <= _WIDEST for width in widths.tolist()):
+            raise ValueError("a column has a width that is none")
         shape = int(np.count_nonzero(widths < 0)), _CODES
-        at = 24 + widths.nbytes
+        at = 32 + widths.nbytes
         words = np.frombuffer(head, np.int64, shape[0] * _CODES, at).reshape(shape)
         at += words.nbytes
         lengths = np.frombuffer(head, np.uint8, shape[0] * _CODES, at).reshape(shape)
@@ -86,7 +95,7 @@ class Packing:
     def head_bytes(begin: bytes) -> int:
         """Bytes of the head of a file that begins so; `ValueError` if it has none."""
         size = int.from_bytes(begin[8:16], "little")
-        if begin[:8] != _MAGIC or not 24 <= size <= _LONGEST_HEAD:
+        if begin[:8] != _MAGIC or not 32 <= size <= _LONGEST_HEAD:
             raise ValueError("the file does not begin as one of packed pages does")
         return size
 
@@ -96,7 +105,8 @@ class Packing:
         parts = (self.widths, self.symbols.words, self.symbols.lengths)
         columns = len(self.widths).to_bytes(8, "little")
         content = b"".join([columns, *(part.tobytes() for part in parts)])
-        return _MAGIC + (16 + len(content)).to_bytes(8, "little") + content
+        numbers = 24 + len(content), xxhash.xxh3_64_intdigest(content)
+        return b"".join([_MAGIC, *(n.to_bytes(8, "little") for n in numbers), content])
 
     def packed(self, page: bytes, rows: int) -> bytes:
         """A page in fewer bytes; the page itself if there are not fewer, or it cannot be packed."""

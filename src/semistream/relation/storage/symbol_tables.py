@@ -25,6 +25,8 @@ __all__ = ["known_symbols", "search_of", "symbols_of"]
 _ROUNDS: Final = 5
 _SAMPLE_ROWS: Final = 2_000
 _SAMPLE_BYTES: Final = 16 << 10
+_LONGEST_SAMPLE: Final = 256
+"""A long text is no better sample than a short one."""
 
 
 def known_symbols(rows: pa.RecordBatch, columns: list[int]) -> Symbols:
@@ -90,11 +92,9 @@ def _sample(column: pa.Array) -> list[bytes]:
     count = min(len(column), _SAMPLE_ROWS)
     chosen = np.linspace(0, len(column) - 1, count).astype(np.int64)
     texts = column.take(to_arrow(chosen)).drop_null().to_pylist()
-    some, left = [], _SAMPLE_BYTES
-    for text in texts[:: max(1, sum(map(len, texts)) // _SAMPLE_BYTES)]:
-        data = text.encode() if isinstance(text, str) else bytes(text)
-        some.append(data[:left])
-        left -= len(data)
-        if left <= 0:
-            break
-    return [text for text in some if text]
+    some = [
+        (text.encode() if isinstance(text, str) else bytes(text))[:_LONGEST_SAMPLE]
+        for text in texts
+    ]
+    every = max(1, sum(map(len, some)) // _SAMPLE_BYTES)
+    return [text for text in some[::every] if text]

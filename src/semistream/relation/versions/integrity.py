@@ -47,7 +47,7 @@ def _check_index(
 ) -> None:
     """Check an index against the files that it numbers; with `starts`, it is in code order."""
     if (fault := _fault(index, [file.bytes for file in stored], starts)) is None and (
-        role == "index" and (index.place is None) != (manifest.compression is None)
+        role == "index" and len(index) and (index.place is None) != (manifest.compression is None)
     ):
         fault = "only one of them says that pages are compressed"
     if fault is not None:
