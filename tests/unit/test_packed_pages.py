@@ -228,7 +228,7 @@ def test_a_broken_head_is_told(tmp_path: Path, at: int, algorithm: str) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 0x55
     path.write_bytes(content)
-    sizes = {"look_ups": 16} if algorithm == "hybridjoin" else {}
+    sizes: dict[str, Any] = {"look_ups": 16} if algorithm == "hybridjoin" else {}
     engine = ss.engine(master, on="id", algorithm=algorithm, memory="3MB", io="unmapped", **sizes)
     with pytest.raises(CorruptPageError, match="is broken"):
         list(engine.run(table.select(["id"]).slice(0, 50).to_batches()))
