@@ -79,6 +79,8 @@ class Counters(Generic[Number]):
     """Stream tuples that began to wait."""
     deletes: Number = _counter("delete")
     """Stream tuples that ceased to wait."""
+    grouped: Number = _counter("grouped")
+    """Those of `appends` that wait in a group of their partition, as DEMANDJOIN's do."""
     outputs: Number = _counter("output")
     """Result rows: a tuple that matches three master rows gives three."""
     stream_reads: Number = _counter("stream_read")

@@ -49,7 +49,7 @@ _WARM = 3
 """A run of such a part of the tuples comes before each: nothing is opened or compiled then."""
 _EXPANDED = 500
 """Pages that are decompressed, to time it."""
-_PULL, _BYTE_PULL = 0.1, 1.0
+_PULL, _BYTE_PULL = 0.3, 1.0
 """How much the price known beforehand, of any factor and of a byte, weighs against one run."""
 _LEAST_REST = 0.1
 """What is left of a run's time beside its bytes, at least: others may have been read meanwhile."""
@@ -91,6 +91,8 @@ _RUNS: tuple[Run, ...] = (
     ("chybridjoin", "key", 1.0, 60_000, 2, {"look_ups": 0, "partition_pages": 4}),
     ("chybridjoin", "key", 1.5, 300_000, 8, {"front_percent": 25}),
     ("chybridjoin", "key", 1.5, 200_000, 2, {"front_percent": 25}),
+    ("demandjoin", "key", 0.0, 100_000, 4, {"partition_pages": 2}),
+    ("demandjoin", "key", 0.5, 100_000, 8, {"partition_pages": 1}),
     ("chybridjoin", "given", 1.0, 100_000, 8, {"partition_pages": 2}),
     ("cmeshjoin", "key", 1.2, 150_000, 8, {"partition_pages": 4, "front_percent": 25}),
 )

@@ -59,6 +59,8 @@ class CostFactors:
     """Per partition that is joined with waiting tuples, whatever its rows."""
     append: float = 0.0
     delete: float = 0.0
+    grouped: float = 0.0
+    """Per stream tuple that waits in the group of its partition, on top of the two above."""
     output: float = 0.0
     stream_read: float = 0.0
     iteration: float = 0.0

@@ -338,7 +338,9 @@ class CostModel:
 
     def _tuples(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
         """What is done for each stream tuple, and for each that misses the front stage."""
-        return self._arrival(plan, is_idle) | {"appends": missed, "deletes": missed}
+        grouped = missed if needs_of(plan.algorithm).grouped else 0.0
+        entered = {"appends": missed, "deletes": missed, "grouped": grouped}
+        return self._arrival(plan, is_idle) | entered
 
     def _arrival(self, plan: JoinPlan, is_idle: bool = False) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
