@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import semistream as ss
 from semistream.workload import products
 
-__all__ = ["KEY", "Shop"]
+__all__ = ["KEY", "OURS", "PACKED", "Shop"]
 
 KEY = "product_id"
+OURS, PACKED = "semistream", "semistream, packed"
+"""Our ways: with plain pages, and with packed ones."""
 _LEAST_MEMORY = 1 << 20
 _LEAST_DUCKDB = 30_000_000
 _ROW_GROUP = 500_000
@@ -106,8 +108,8 @@ class Shop:
             "LMDB": "lmdb",
             "RocksDB": "rocksdb",
             "DuckDB": "sorted.duckdb",
-            "semistream": "products.master",
-            "semistream, packed": "packed.master",
+            OURS: "products.master",
+            PACKED: "packed.master",
         }
         place = self.folder / places[store]
         return [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]

@@ -46,6 +46,7 @@ def in_turns(
 
 def why(error: Exception) -> str:
     """An error in a line. Java's are long, and name their kind in the second one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = str(error).strip() or type(error).__name__
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     first = lines[1] if len(lines) > 1 and lines[0].startswith("An error occurred") else lines[0]
     return first.lstrip(": ")[:200]

@@ -17,12 +17,10 @@ from pyspark.sql.types import StructType
 import semistream as ss
 from semistream_bench.peers.all_in_memory import AllInMemory
 from semistream_bench.peers.wide_identity import WideIdentity
-from semistream_bench.shop import KEY, Shop
+from semistream_bench.shop import KEY, OURS, PACKED, Shop
 
 __all__ = ["OURS", "PACKED", "WAYS", "Kind", "Way", "identity", "ways"]
 
-OURS = "semistream"
-PACKED = "semistream, packed"
 _BUCKETED = "products_in_buckets"
 
 

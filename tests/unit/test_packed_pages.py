@@ -209,6 +209,21 @@ def test_symbols_are_found_and_suit_other_texts() -> None:
         assert len(block) < len(page) * (0.5 if batch is rows else 1.01)
 
 
+def test_flags_that_are_too_few_for_the_rows_are_refused() -> None:
+    """Else bits behind the block would be read."""
+    rows = pa.record_batch({"id": range(400), "n": [None, *range(399)]})
+    packing = Packing.learned(rows)
+    page = rows.serialize().to_pybytes()
+    block = bytearray(packing.packed(page, 400))
+    # The flags of the second column: the third entry, whose length stands in its last four bytes.
+    at = 32 + 2 * 16 + 12
+    assert int.from_bytes(block[at : at + 4], "little") >= 50
+    block[at : at + 4] = (8).to_bytes(4, "little")
+    block[:8] = xxhash.xxh3_64_intdigest(memoryview(block)[8:]).to_bytes(8, "little")
+    with pytest.raises(ValueError, match="not as it was packed"):
+        packing.unpacked(memoryview(block), len(page))
+
+
 def test_the_head_of_a_file_comes_back() -> None:
     packing = Packing.learned(table_of(100).to_batches()[0])
     assert Packing.head_bytes(packing.head) == len(packing.head)

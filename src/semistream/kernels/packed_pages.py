@@ -114,7 +114,9 @@ def sound_block(block: int, size: int, rows: int, widths: Codes, columns: int) -
     for j in range(len(widths)):
         width, flags = widths[j], int(load_4(entry + LENGTH))
         plain = (rows + 7) >> 3
-        if kind_of(entry) != AS_IT_IS or not is_packed_so(entry, size, 0, min(flags, plain), 0):
+        # Without nulls there are no flags at all.
+        least_flags = plain if flags else 0
+        if kind_of(entry) != AS_IT_IS or not is_packed_so(entry, size, 0, least_flags, 0):
             return False
         entry += ENTRY
         if width < 0:
