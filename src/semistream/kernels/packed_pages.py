@@ -19,6 +19,7 @@ from semistream.kernels.bits import MOST_BITS, number_at, packed_bytes
 from semistream.kernels.checksum import SHORTEST, xxh3
 from semistream.kernels.compiling import borrowing_kernel, kernel
 from semistream.kernels.copying import fill_1, fill_4, fill_8, load_1, load_4, load_8
+from semistream.kernels.page_check import all_buffers, buffers_of
 from semistream.kernels.rows import copy_bytes
 from semistream.kernels.symbols import get_text
 
@@ -56,6 +57,21 @@ class Symbols(NamedTuple):
 def price_bits(cents: int, places: int) -> int:
     """A whole number, shifted by some decimal places, as the bits of a float."""
     return int(np.float64(cents / POWERS[places]).view(np.int64))
+
+
+@kernel
+def offset_at(at: int, width: int, i: int) -> int:
+    """The i-th of Arrow's offsets, of -`width` bytes each."""
+    return int(load_4(at + 4 * i)) if width == -4 else load_8(at + 8 * i)
+
+
+@kernel
+def put_offset(at: int, width: int, i: int, offset: int) -> None:
+    """Write it."""
+    if width == -4:
+        fill_4(at + 4 * i, offset)
+    else:
+        fill_8(at + 8 * i, offset)
 
 
 @kernel
@@ -97,9 +113,7 @@ def sound_block(block: int, size: int, rows: int, widths: Codes, columns: int) -
     if size < max(SHORTEST + 8, ENTRIES) or xxh3(block + 8, size - 8) != np.uint64(load_8(block)):
         return False
     head, body = int(load_4(block + HEAD)), int(load_4(block + BODY))
-    count = 0
-    for j in range(len(widths)):
-        count += 3 if widths[j] < 0 else 2
+    count = all_buffers(widths)
     if load_4(block + ROWS) != rows or load_4(block + BUFFERS) != count or body < 0:
         return False
     if not _inside(ENTRIES + count * ENTRY, head, size) or head < 0:
@@ -185,7 +199,7 @@ def unpack_page(
         fill_8(page + k, 0)
     copy_bytes(page, entry + ENTRY * load_4(block + BUFFERS), head)
     for j in range(len(widths)):
-        for _ in range(3 if widths[j] < 0 else 2):
+        for _ in range(buffers_of(widths[j])):
             to, count = body + load_4(entry + BEGIN), int(load_4(entry + LENGTH))
             kind = kind_of(entry)
             if kind == AS_IT_IS:
@@ -200,11 +214,7 @@ def unpack_page(
                     if written < 0:
                         return False
                     whole += written
-                    at = to - widths[j] * (row + 1)
-                    if widths[j] == -4:
-                        fill_4(at, whole)
-                    else:
-                        fill_8(at, whole)
+                    put_offset(to, widths[j], row + 1, whole)
             elif kind != TEXTS:
                 for row in range(rows):
                     unpack_value(block, entry, widths[j], row, to + widths[j] * row)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from semistream.kernels.bits import number_at
 from semistream.kernels.compiling import borrowing_kernel, kernel
-from semistream.kernels.copying import fill_1, fill_4, fill_8, load_1, load_4, load_8
+from semistream.kernels.copying import fill_1, load_1, load_4, load_8
 from semistream.kernels.packed_pages import (
     AS_IT_IS,
     AT,
@@ -26,10 +26,13 @@ from semistream.kernels.packed_pages import (
     SPARE,
     Symbols,
     kind_of,
+    offset_at,
+    put_offset,
     sound_block,
     unpack_text,
     unpack_value,
 )
+from semistream.kernels.page_check import buffers_of
 from semistream.kernels.rows import copy_bytes, copy_value
 
 Codes = NDArray[np.int64]
@@ -141,30 +144,24 @@ def _pick_varying(
     whole, is_packed = 0, kind_of(entry) == ENDS
     offsets, texts = block + load_4(entry + AT), block + load_4(entry + ENTRY + AT)
     length = int(load_4(entry + ENTRY + LENGTH))
-    if width == -4:
-        fill_4(to, 0)
-    else:
-        fill_8(to, 0)
+    picked = 0
+    put_offset(to, width, 0, 0)
     for row in range(rows):
         if marks[row]:
             if is_packed:
                 at = heap + whole
                 written = unpack_text(block, size, entry, row, words, lengths, at, end - at)
             else:
-                start = int(load_4(offsets + 4 * row)) if width == -4 else load_8(offsets + 8 * row)
-                after = offsets - width * (row + 1)
-                stop = int(load_4(after)) if width == -4 else load_8(after)
+                start = offset_at(offsets, width, row)
+                stop = offset_at(offsets, width, row + 1)
                 written = stop - start if 0 <= start <= stop <= length else -1
                 if 0 <= written <= end - heap - whole:
                     copy_bytes(heap + whole, texts + start, written)
             if not 0 <= written <= end - heap - whole:
                 return -1
             whole += written
-            to -= width
-            if width == -4:
-                fill_4(to, whole)
-            else:
-                fill_8(to, whole)
+            picked += 1
+            put_offset(to, width, picked, whole)
     return whole
 
 
@@ -193,7 +190,7 @@ def pick_rows(
         return -1, used
     entry = block + ENTRIES
     for j in range(code):
-        entry += 3 * ENTRY if widths[j] < 0 else 2 * ENTRY
+        entry += buffers_of(widths[j]) * ENTRY
     entry += ENTRY
     if _code_at(block, entry, widths[code], 0) != ends[0]:
         return -1, used
@@ -208,7 +205,7 @@ def pick_rows(
     for j in range(len(widths)):
         width = widths[j]
         if not tray.asked[j]:
-            entry += 3 * ENTRY if width < 0 else 2 * ENTRY
+            entry += buffers_of(width) * ENTRY
             continue
         fields[j].first, fields[j].width, fields[j].valid, fields[j].offsets = 0, width, 0, 0
         bits = _aligned((picked + 7) >> 3)

@@ -65,8 +65,7 @@ def _sound_column(
     nulls = load_8(node + 8)
     if load_8(node) != rows or nulls < 0 or nulls > rows:
         return False
-    count = 3 if width < 0 else 2
-    for k in range(count):
+    for k in range(buffers_of(width)):
         at, length = load_8(buffers + PAIR * k), load_8(buffers + PAIR * k + 8)
         if at < 0 or length < 0 or at > body_bytes or length > body_bytes - at:
             return False
@@ -119,9 +118,7 @@ def sound_page(
         return False
     if _sound_field(batch, BATCH_COMPRESSION, 4, begin, end) != 0:
         return False
-    parts = 0
-    for j in range(len(widths)):
-        parts += 3 if widths[j] < 0 else 2
+    parts = all_buffers(widths)
     node = _sound_vector(batch, BATCH_NODES, len(widths), begin, end)
     buffer = _sound_vector(batch, BATCH_BUFFERS, parts, begin, end)
     if node < 0 or buffer < 0:
@@ -131,8 +128,23 @@ def sound_page(
         if not _sound_column(widths[j], rows, node, buffer, end, length - PREFIX - metadata):
             return False
         node += PAIR
-        buffer += 3 * PAIR if widths[j] < 0 else 2 * PAIR
+        buffer += buffers_of(widths[j]) * PAIR
     return True
+
+
+@kernel
+def buffers_of(width: int) -> int:
+    """How many buffers a column has: its flags, offsets if its size varies, and its values."""
+    return 3 if width < 0 else 2
+
+
+@kernel
+def all_buffers(widths: NDArray[np.int64]) -> int:
+    """How many all columns have together."""
+    count = 0
+    for j in range(len(widths)):
+        count += buffers_of(widths[j])
+    return count
 
 
 @kernel
@@ -140,7 +152,7 @@ def values_at(widths: NDArray[np.int64], column: int) -> int:
     """Where, in the list of a page's buffers, that of a column's values stands; in bytes."""
     number = 0
     for j in range(column):
-        number += 3 if widths[j] < 0 else 2
+        number += buffers_of(widths[j])
     return PAIR * (number + (2 if widths[column] < 0 else 1))
 
 

@@ -37,9 +37,10 @@ from semistream.kernels.packed_pages import (
     SPARE,
     TEXTS,
     Symbols,
+    offset_at,
     price_bits,
 )
-from semistream.kernels.page_check import PAIR
+from semistream.kernels.page_check import PAIR, all_buffers
 from semistream.kernels.rows import copy_bytes
 from semistream.kernels.symbols import put_text
 
@@ -151,7 +152,7 @@ def _pack_varying(
     written = start = 0
     numbers[0] = 0
     for i in range(1, rows + 1):
-        stop = int(load_4(offsets + 4 * i)) if width == -4 else load_8(offsets + 8 * i)
+        stop = offset_at(offsets, width, i)
         to = texts.ctypes.data + written
         written += put_text(heap + start, stop - start, to, words, lengths, first, codes)
         numbers[i], start = written, stop
@@ -184,9 +185,7 @@ def pack_page(
     There is room for twice the page, and behind the page for `SPARE` bytes.
     """
     listed, head = page + places[1], places[2]
-    count = 0
-    for j in range(len(widths)):
-        count += 3 if widths[j] < 0 else 2
+    count = all_buffers(widths)
     fill_4(block + ROWS, rows)
     fill_4(block + HEAD, head)
     fill_4(block + BODY, length - head)
