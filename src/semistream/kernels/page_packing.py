@@ -42,7 +42,7 @@ from semistream.kernels.packed_pages import (
 )
 from semistream.kernels.page_check import PAIR, all_buffers
 from semistream.kernels.rows import copy_bytes
-from semistream.kernels.symbols import put_text
+from semistream.kernels.symbols import SymbolTable, put_text
 
 _FEW_BITS = 32
 """Numbers of eight bytes that need more may be prices."""
@@ -53,10 +53,7 @@ Bytes = NDArray[np.uint8]
 
 
 class SymbolSearch(NamedTuple):
-    """The codes of each varying column by the first byte b of their symbols, longest first.
-
-    They are `codes[first[b]:first[b + 1]]`.
-    """
+    """How symbols are found, for each varying column; see `SymbolTable`."""
 
     first: Codes
     codes: Bytes
@@ -147,14 +144,15 @@ def _pack_varying(
     whole = int(load_4(block + behind + LENGTH))
     if int(load_4(block + entry + LENGTH)) < (rows + 1) * -width:
         return _keep(block, behind, _keep(block, entry, at, offsets), heap)
-    words, lengths = symbols.words[column], symbols.lengths[column]
-    first, codes = search.first[column], search.codes[column]
+    table = SymbolTable(
+        symbols.words[column], symbols.lengths[column], search.first[column], search.codes[column]
+    )
     written = start = 0
     numbers[0] = 0
     for i in range(1, rows + 1):
         stop = offset_at(offsets, width, i)
         to = texts.ctypes.data + written
-        written += put_text(heap + start, stop - start, to, words, lengths, first, codes)
+        written += put_text(heap + start, stop - start, to, table)
         numbers[i], start = written, stop
     bits, base, trend = measure_numbers(numbers, rows + 1)
     size = packed_bytes(rows + 1, bits)

@@ -6,7 +6,7 @@ next byte stands for itself. The idea is that of FSST (Boncz, Neumann, Leis: VLD
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,47 +21,45 @@ LONGEST: Final = 8
 Bytes = NDArray[np.uint8]
 
 
+class SymbolTable(NamedTuple):
+    """The symbols of one column: each code's as one number, and its bytes.
+
+    Codes of symbols with first byte b are `codes[first[b]:first[b + 1]]`, those of longer ones
+    first.
+    """
+
+    words: NDArray[np.int64]
+    lengths: Bytes
+    first: NDArray[np.int64]
+    codes: Bytes
+
+
 @borrowing_kernel
-def symbol_at(
-    at: int,
-    left: int,
-    words: NDArray[np.int64],
-    lengths: Bytes,
-    first: NDArray[np.int64],
-    codes: Bytes,
-) -> int:
+def symbol_at(at: int, left: int, table: SymbolTable) -> int:
     """The longest symbol that the `left` bytes at an address begin with; `ESCAPE` if none."""
     word, byte = load_8(at), int(load_1(at))
-    for i in range(first[byte], first[byte + 1]):
-        code = int(codes[i])
-        length = int(lengths[code])
+    for i in range(table.first[byte], table.first[byte + 1]):
+        code = int(table.codes[i])
+        length = int(table.lengths[code])
         # The bytes behind the symbol are shifted out.
-        if length <= left and ((word ^ words[code]) << (64 - 8 * length)) == 0:
+        if length <= left and ((word ^ table.words[code]) << (64 - 8 * length)) == 0:
             return code
     return ESCAPE
 
 
 @borrowing_kernel
-def put_text(
-    at: int,
-    length: int,
-    to: int,
-    words: NDArray[np.int64],
-    lengths: Bytes,
-    first: NDArray[np.int64],
-    codes: Bytes,
-) -> int:
+def put_text(at: int, length: int, to: int, table: SymbolTable) -> int:
     """Write a text in symbols; returns the bytes they take, at most twice its own."""
     done, written = 0, 0
     while done < length:
-        code = symbol_at(at + done, length - done, words, lengths, first, codes)
+        code = symbol_at(at + done, length - done, table)
         fill_1(to + written, code)
         written += 1
         if code == ESCAPE:
             fill_1(to + written, int(load_1(at + done)))
             written, done = written + 1, done + 1
         else:
-            done += int(lengths[code])
+            done += int(table.lengths[code])
     return written
 
 
@@ -90,21 +88,13 @@ def get_text(
 
 
 @kernel
-def cut_text(
-    text: Bytes,
-    length: int,
-    words: NDArray[np.int64],
-    lengths: Bytes,
-    first: NDArray[np.int64],
-    codes: Bytes,
-    cuts: NDArray[np.int64],
-) -> int:
+def cut_text(text: Bytes, length: int, table: SymbolTable, cuts: NDArray[np.int64]) -> int:
     """Where each symbol of a text begins, and where the last one ends; how many there are."""
     at, done, count = text.ctypes.data, 0, 0
     cuts[0] = 0
     while done < length:
-        code = symbol_at(at + done, length - done, words, lengths, first, codes)
-        done += 1 if code == ESCAPE else int(lengths[code])
+        code = symbol_at(at + done, length - done, table)
+        done += 1 if code == ESCAPE else int(table.lengths[code])
         count += 1
         cuts[count] = done
     return count

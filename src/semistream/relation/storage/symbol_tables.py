@@ -18,7 +18,7 @@ import pyarrow as pa
 from semistream.arrow_arrays import to_arrow
 from semistream.kernels.packed_pages import Symbols
 from semistream.kernels.page_packing import SymbolSearch
-from semistream.kernels.symbols import ESCAPE, LONGEST, cut_text
+from semistream.kernels.symbols import ESCAPE, LONGEST, SymbolTable, cut_text
 
 __all__ = ["known_symbols", "search_of", "symbols_of"]
 
@@ -78,12 +78,11 @@ def _best(texts: list[bytes]) -> list[bytes]:
 def _cut(texts: list[bytes], table: list[bytes]) -> Iterator[list[bytes]]:
     """Each text cut into symbols; bytes that begin none stand alone."""
     symbols = symbols_of([table])
-    (words,), (lengths,) = symbols
-    (first,), (codes,) = search_of(symbols)
+    known = SymbolTable(*(part[0] for part in (*symbols, *search_of(symbols))))
     cuts = np.zeros(max(map(len, texts), default=0) + 1, np.int64)
     for text in texts:
         data = np.frombuffer(text + bytes(LONGEST), np.uint8)
-        count = cut_text(data, len(text), words, lengths, first, codes, cuts)
+        count = cut_text(data, len(text), known, cuts)
         yield [text[begin:end] for begin, end in pairwise(cuts[: count + 1].tolist())]
 
 
