@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -66,6 +67,24 @@ def test_only_the_central_repository_is_asked_unless_the_user_names_one() -> Non
     assert not file.exists()
     with resolved(["kafka"], "4.2.0", {"spark.jars.repositories": "https://example.org"}) as mine:
         assert "spark.jars.ivySettings" not in mine
+
+
+def test_sessions_that_start_together_resolve_jars_one_after_the_other() -> None:
+    entered: list[str] = []
+
+    def second() -> None:
+        with resolved(["kafka", "delta"], "4.2.0", {}):
+            entered.append("second")
+
+    with resolved(["kafka"], "4.2.0", {}):
+        other = threading.Thread(target=second)
+        other.start()
+        # One without jars to resolve waits for nobody.
+        with resolved([], "4.2.0", {}):
+            entered.append("without")
+        entered.append("first")
+    other.join(60)
+    assert entered == ["without", "first", "second"]
 
 
 def test_coordinates_are_well_formed() -> None:

@@ -31,6 +31,7 @@ from semistream.relation.surrogates import surrogates_of
 from semistream.relation.updates import update as updates
 from semistream.relation.updates.update import update
 from semistream.testing import rows_of
+from semistream.turns import turn
 
 KEY = {"source": "string", "product": "int64"}
 Key = tuple[str, int]
@@ -202,7 +203,7 @@ def test_it_gives_up_if_no_writer_gets_on(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_lock_is_only_an_optimisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path)
     monkeypatch.setattr(module, "_LONGEST_TURN", 0.01)
-    with module._turn(path):
+    with turn(str(path), 0.0):
         assert assign(path, ("s", 1)) == [1]
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "nowhere"))
     assert assign(path, ("s", 2)) == [2]

@@ -15,13 +15,10 @@ Data Warehouse", ICDE 2007.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import random
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,6 +42,7 @@ from semistream.relation.updates.change import upsertion
 from semistream.relation.updates.finding import found_rows
 from semistream.relation.updates.update import is_scattered, update
 from semistream.relation.wanted_keys import Numbers, WantedKeys
+from semistream.turns import turn
 
 __all__ = [
     "assigned",
@@ -134,7 +132,7 @@ def assigned(
     """
     newest, in_vain = 0, 0
     for attempt in range(_MOST_ATTEMPTS):
-        with _turn(path):
+        with turn(os.fspath(path), _LONGEST_TURN):
             table = MasterTable.open(path)
             in_vain = in_vain + 1 if table.version == newest else 0
             newest = table.version
@@ -204,33 +202,6 @@ def _commit(
     count = "1 key" if len(rows) == 1 else f"{len(rows):,} keys"
     change = replace(change, operation=f"{_OPERATION} {count}")
     return update(table, change, everything=may_pack and is_scattered(table))
-
-
-@contextlib.contextmanager
-def _turn(path: Location) -> Iterator[None]:
-    """Let the processes of this machine commit one after the other.
-
-    It only spares them work that would be in vain. Who waits too long, or cannot have the lock
-    file, goes on without.
-    """
-    name = hashlib.sha256(os.fsencode(os.fspath(path))).hexdigest()[:16]
-    file = os.path.join(tempfile.gettempdir(), f"semistream-{os.getuid()}-{name}.lock")
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        until = time.monotonic() + _LONGEST_TURN
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(random.uniform(0.001, 0.01))
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def key_schema(key: Mapping[str, pa.DataType | str], surrogate: str, first: int) -> pa.Schema:

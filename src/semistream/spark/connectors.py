@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 import pyspark
 
 from semistream.errors import ConnectorError
+from semistream.turns import turn
 
 __all__ = ["CONNECTORS", "JDBC", "Connector", "check_has", "misfit", "resolved"]
 
@@ -27,6 +28,8 @@ _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _IVY: Final = "spark.jars.ivySettings"
+_LONGEST_TURN: Final = 300.0
+"""Seconds to wait for another process that resolves jars."""
 _LISTS: Final = (_PACKAGES, _JARS, _EXTENSIONS)
 """Settings that are lists: what a user gives is added to."""
 _IVY_SETTINGS: Final = """\
@@ -164,7 +167,12 @@ def resolved(names: Sequence[str], spark: str, conf: Mapping[str, str]) -> Itera
             file = Path(folder) / "ivy.xml"
             file.write_text(_IVY_SETTINGS)
             settings.setdefault(_IVY, str(file))
-        yield settings
+        # Two that fill one folder of jars at the same time break each other's downloads.
+        alone = (
+            turn("jars of connectors", _LONGEST_TURN) if _PACKAGES in settings else nullcontext()
+        )
+        with alone:
+            yield settings
 
 
 def check_has(
