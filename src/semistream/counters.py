@@ -49,6 +49,8 @@ class Counters(Generic[Number]):
     """Runs of pages that were read at once."""
     sequential_reads: Number = _counter("sequential_read", instead_of="partition_read")
     """Those of `partitions_read` that began where the one before had ended."""
+    reads_ahead: Number = _counter()
+    """Those of `partitions_read` that a thread had read, or begun to read, while others joined."""
     batched_reads: Number = _counter("batched_read", instead_of="partition_read")
     """Those of `partitions_read` that were looked up several at a time, in compiled code."""
     batched_bytes: Number = _counter("batched_byte", instead_of="byte_read")
@@ -59,6 +61,8 @@ class Counters(Generic[Number]):
     """Pages of R."""
     bytes_read: Number = _counter("byte_read")
     """Bytes of R."""
+    decoded_columns: Number = _counter("decoded_column")
+    """Columns of these pages that Python made arrays of: one for each column of each page."""
     index_pages_read: Number = _counter("index_page_read")
     """Pages of the locator."""
     probes: Number = _counter("probe")
@@ -73,8 +77,12 @@ class Counters(Generic[Number]):
     """Stream tuples that were looked up in the front stage."""
     front_chunks: Number = _counter("front_chunk")
     """Chunks of the stream whose tuples the front stage looked up together."""
-    partition_probes: Number = _counter("partition_probe")
+    offers: Number = _counter("offer")
+    """Partitions, or sets of rows found in them, of which the front stage considered some keys."""
+    partition_probes: Number = _counter()
     """Partitions, or sets of rows found in them, that were joined with waiting tuples."""
+    compiled_probes: Number = _counter("compiled_probe")
+    """Those of `partition_probes` that compiled code did."""
     appends: Number = _counter("append")
     """Stream tuples that began to wait."""
     deletes: Number = _counter("delete")
@@ -83,14 +91,25 @@ class Counters(Generic[Number]):
     """Those of `appends` that wait in a group of their partition, as DEMANDJOIN's do."""
     outputs: Number = _counter("output")
     """Result rows: a tuple that matches three master rows gives three."""
+    pieces: Number = _counter("piece")
+    """Pieces of output that Python gathered, before small ones are put together."""
+    columns: Number = _counter("column")
+    """Columns that were made for result rows: one for each column of each piece of output."""
+    compiled_columns: Number = _counter("compiled_column", instead_of="column")
+    """Those of `columns` that compiled code wrote."""
     stream_reads: Number = _counter("stream_read")
     """Stream tuples that were read from their batches."""
     iterations: Number = _counter("iteration")
     """Steps of the algorithm."""
     compiled_iterations: Number = _counter("compiled_iteration", instead_of="iteration")
     """Those of `iterations` that were done many at a time, in compiled code."""
+    batched_iterations: Number = _counter("batched_iteration", instead_of="iteration")
+    """Those of `iterations` that joined the rows of several `batched_reads`."""
     compiled_calls: Number = _counter("compiled_call")
-    """Calls that did them: each ends with a piece of output, or with rows for the front stage."""
+    """Calls of compiled code that did them, or INLJ's look-ups.
+
+    Each ends with a piece of output, or with rows for the front stage.
+    """
     shed: Number = _counter("shed")
     """Stream tuples that were put off to disk."""
     returned: Number = _counter("shed")

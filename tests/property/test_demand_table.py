@@ -152,6 +152,19 @@ def test_codes_of_a_group_are_ascending_and_come_once() -> None:
     assert fewer[: ends[0]].tolist() == [5, 7]
 
 
+def test_many_tuples_of_few_codes_need_room_for_the_codes_only() -> None:
+    table = table_of(200)
+    enter(table, [5, 6, 7] * 40 + [30])
+    regions, low, high = (np.array(x, np.int64) for x in ([1, 6], [5, 30], [8, 34]))
+    codes, ends = np.zeros(8, np.int64), np.zeros(2, np.int64)
+    assert table.codes_in(regions, low, high, codes, ends) == 2
+    assert codes[: ends[-1]].tolist() == [5, 6, 7, 30]
+    # With no room left for the second group it is left out, and nothing is written behind.
+    full = np.full(6, -1, np.int64)
+    assert table.codes_in(regions, low, high, full[:3], ends) == 1
+    assert full[3:].tolist() == [-1] * 3
+
+
 def test_the_longest_waiting_is_the_first_that_entered() -> None:
     clock = ManualClock()
     table = table_of(10)

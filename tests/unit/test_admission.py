@@ -10,7 +10,14 @@ import pytest
 
 from semistream.budget import MemoryBudget
 from semistream.errors import BudgetError
-from semistream.parts.admission import BalanceRule, PaperRule, TinyLfuRule
+from semistream.kernels import CANDIDATE, frequent_rows
+from semistream.parts.admission import (
+    BalanceRule,
+    PaperRule,
+    TinyLfuRule,
+    asked_within,
+    per_turn,
+)
 
 
 def floats(*values: float) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -213,3 +220,38 @@ class TestTinyLfu:
         rule = self.made()
         rule.arrived(NO_CODES)
         assert self.estimates(rule, [1]) == [0]
+
+
+class TestPerTurn:
+    def test_what_came_in_a_part_of_a_turn_is_what_a_whole_one_would_bring(self) -> None:
+        # The first tuple begins the time: of five, four came meanwhile. 0.1 turns are for doubt.
+        asked, turns = np.array([0, 1, 5, 5]), np.array([0.3, 0.3, 0.3, 1.9])
+        assert per_turn(asked, turns).tolist() == [0.0, 1.0, 11.0, 3.0]
+
+    def test_it_fits_into_four_bytes_after_any_wait(self) -> None:
+        assert per_turn(np.array([1 << 30]), 1e-9).astype(np.int32).tolist() == [1 << 30]
+
+    @pytest.mark.parametrize("turns", [0.01, 0.7, 3.0])
+    def test_how_often_a_key_is_asked_for_is_the_reverse(self, turns: float) -> None:
+        for frequency in (2.0, 30.0):
+            asked = np.array([asked_within(turns, frequency)])
+            assert per_turn(asked, turns)[0] == pytest.approx(frequency)
+        assert asked_within(turns, 0.5) == 1.0
+
+
+class TestFrequentRows:
+    CODES = np.array([3, 3, 5, 6, 6, 6, 9])
+    ASKED = np.array([4, 0, 1, 7, 0, 0, 2], np.int32)
+
+    def found(self, start: int, stop: int, least: float, room: int) -> list[tuple[float, int, int]]:
+        found = np.zeros(room, CANDIDATE)
+        count = frequent_rows(self.ASKED, self.CODES, start, stop, least, found)
+        return [(f, first, last) for f, first, last, _ in found[:count].tolist()]
+
+    def test_keys_come_with_all_their_rows(self) -> None:
+        assert self.found(0, 7, 2.0, 5) == [(4.0, 0, 2), (7.0, 3, 6), (2.0, 6, 7)]
+        assert self.found(2, 6, 1.0, 5) == [(1.0, 2, 3), (7.0, 3, 6)]
+
+    def test_without_room_for_all_the_less_frequent_are_left_out(self) -> None:
+        assert self.found(0, 7, 1.0, 2) == [(4.0, 0, 2), (7.0, 3, 6)]
+        assert self.found(0, 7, 1.0, 1) == [(7.0, 3, 6)]

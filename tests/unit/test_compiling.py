@@ -1,5 +1,6 @@
 """How kernels are compiled, and what a first join loads; most of it in processes of their own."""
 
+import ast
 import json
 import os
 import subprocess
@@ -194,6 +195,28 @@ def test_a_kernel_that_cannot_be_compiled_leaves_no_lock() -> None:
         _broken(1)
     compiled: Any = _broken
     assert compiled._cache._held is None
+
+
+MAKES_ARRAYS = {"sort", "copy", "empty", "zeros", "ones", "full", "arange", "where", "concatenate"}
+
+
+def test_kernels_that_only_borrow_arrays_call_nothing_that_makes_some() -> None:
+    """Numba compiles it only if the same has been compiled before for another kernel."""
+    borrowing = 0
+    for file in (Path(__file__).parents[2] / "src/semistream").rglob("*.py"):
+        for function in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            if "borrowing_kernel" not in map(ast.unparse, function.decorator_list):
+                continue
+            borrowing += 1
+            called = {
+                call.func.attr
+                for call in ast.walk(function)
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+            }
+            assert not called & MAKES_ARRAYS, f"{function.name} in {file.name}"
+    assert borrowing > 5
 
 
 class Several(NamedTuple):

@@ -82,6 +82,9 @@ def stream_batches(tuples: int = 3000, seed: int = 2, nulls: bool = True) -> lis
     return [*pieces[:4], batch.slice(0, 0), *pieces[4:]]
 
 
+COMPILED = ("compiled_iterations", "compiled_probes", "compiled_calls", "compiled_columns")
+
+
 def fared(
     master: ss.MasterTable, algorithm: str, stream: list[pa.RecordBatch], **arguments: Any
 ) -> tuple[list[tuple[int, ...]], dict[str, int], list[pa.RecordBatch]]:
@@ -94,7 +97,7 @@ def fared(
     with PageReads() as reads:
         found = checked_run(engine, stream)
     counts = engine.metrics().counts()
-    for name in ("compiled_iterations", "compiled_calls"):
+    for name in (*COMPILED, "decoded_columns", "pieces", "columns", "offers", "reads_ahead"):
         del counts[name]
     return reads.partitions, counts, found
 

@@ -324,7 +324,10 @@ class Assembly:
             return BalanceRule(tuple_bytes, average_row + kept_rows.BYTES_PER_ROW)
         if plan.admission == "tinylfu":
             return TinyLfuRule(plan.front_most_rows, self.budget.grant("front stage"))
-        return PaperRule(plan.threshold, moves=False) if plan.threshold else PaperRule()
+        if plan.threshold:
+            return PaperRule(plan.threshold, moves=False)
+        # Where the front stage sees few pages, every key may come in until it is full.
+        return PaperRule(1.0) if self._needs.grouped else PaperRule()
 
     def _table(self, fences: NDArray[np.int64], cycle: int = 0) -> StreamTable:
         return StreamTable(

@@ -15,7 +15,8 @@ A step takes arrivals in, takes the set of partitions that was read first, joins
 the partitions of greatest demand be read meanwhile. A group that has waited for long comes before
 all others, so that no tuple waits for ever.
 
-Where R or its storage do not allow sets of look-ups, one partition is read at a time.
+Where R or its storage do not allow sets of look-ups, one partition is read at a time. The next one
+is chosen, and if the disk is waited for, read, while its predecessor is joined.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class DemandJoin:
         self.waiting = waiting
         self.disk = disk
         self._look_ups = look_ups
+        self._following: int | None = None
+        """The partition that is being read in the background."""
 
     @classmethod
     def assemble(cls, assembly: Assembly) -> Self:
@@ -85,11 +88,15 @@ class DemandJoin:
         look_ups.done(some)
 
     def _look_up(self) -> Iterator[pa.RecordBatch]:
-        region = self.waiting.next_region()
+        region = self.waiting.next_region(self._following)
+        self._following = None
         if region == self.disk.partitions:
             yield from self.waiting.let_go(region)
             return
         partition = self.disk.read(region)
+        self._following = self.waiting.region_after(region, self.disk.partitions)
+        if self._following is not None:
+            self.disk.read_ahead(self._following)
         crossing = partition.partial_codes
         yield from self.waiting.join_partition(region, partition)
         for code in crossing:

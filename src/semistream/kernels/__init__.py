@@ -30,6 +30,7 @@ from semistream.kernels.front import (
     count_codes,
     estimate_codes,
     frequent_codes,
+    frequent_rows,
     probe_front,
 )
 from semistream.kernels.lookup import match_codes
@@ -84,6 +85,7 @@ __all__ = [
     "find_codes",
     "finish",
     "frequent_codes",
+    "frequent_rows",
     "gather_codes",
     "insert",
     "kernel",

@@ -33,9 +33,11 @@ FREE, FRESH, WAITING, FREE_COUNT, LIMIT, BEYOND, ENTERED = range(7)
 """The scalars: as in the arrival queue, and how many tuples have ever entered."""
 SCALARS: Final = 7
 
-_WRAP: Final = 0xFFFFFFFF
+WRAP: Final = 0xFFFFFFFF
 _OVERDUE: Final = 1e18
 """Above any count × age."""
+_ENOUGH: Final = 0.5
+"""A group is read before one of more demand, which has no room, if it has this part of that."""
 
 
 class Demand(NamedTuple):
@@ -66,7 +68,7 @@ def enter(demand: Demand, codes: Codes, regions: Numbers, slots: Numbers, stamp:
             ends[FREE] = tuples[slot].next
         region = regions[i]
         if groups[region].count == 0:
-            groups[region].since = ends[ENTERED] & _WRAP
+            groups[region].since = ends[ENTERED] & WRAP
         tuples[slot].code = codes[i]
         tuples[slot].next = groups[region].head
         tuples[slot].stamp = stamp & EVEN
@@ -86,8 +88,8 @@ def most_demanded(
 
     Demand is how many tuples wait × how long the first of them has waited: the memory that
     reading the partition gives back, times how long it was held. A group that has waited for more
-    than `bound` tuples comes before all others. Marked ones are passed over. All groups but the
-    first have `most_tuples` together, at most.
+    than `bound` tuples comes before all others. Marked ones are passed over, and so are those that
+    would have more than `most_tuples` together with the ones before, but for the first.
     """
     groups, now = demand.groups, demand.ends[ENTERED]
     best, found = np.empty(len(out), np.float64), 0
@@ -95,7 +97,7 @@ def most_demanded(
         count = groups[region].count
         if count == 0 or marked[region]:
             continue
-        age = float((now - int(groups[region].since)) & _WRAP)
+        age = float((now - int(groups[region].since)) & WRAP)
         worth = _OVERDUE + age if age > bound else count * age
         if found == len(out) and worth <= best[found - 1]:
             continue
@@ -105,43 +107,17 @@ def most_demanded(
             at -= 1
         best[at], out[at] = worth, region
         found = min(found + 1, len(out))
-    tuples = 0
+    tuples, fit, least = 0, 0, 0.0
     for i in range(found):
-        tuples += groups[out[i]].count
-        if i > 0 and tuples > most_tuples:
-            found = i
-            break
-    out[:found].sort()
-    return found
-
-
-@kernel
-def codes_of_groups(
-    demand: Demand, regions: Codes, lows: Codes, highs: Codes, codes: Codes, ends: Codes
-) -> int:
-    """Write the codes that wait in some groups and lie in low..high of their group.
-
-    Those of group i are ascending, each once, and end before `ends[i]`. Returns for how many
-    groups `codes` had room; of the first one, those that have waited longest are written.
-    """
-    written = 0
-    for i in range(len(regions)):
-        group, begun = demand.groups[regions[i]], written
-        surplus = group.count - (len(codes) - written)
-        if surplus > 0 and i > 0:
-            return i
-        slot = group.head
-        while slot != NONE:
-            code = demand.tuples[slot].code
-            if surplus <= 0 and lows[i] <= code <= highs[i]:
-                codes[written] = code
-                written += 1
-            surplus -= 1
-            slot = demand.tuples[slot].next
-        codes[begun:written].sort()
-        written = _without_repeats(codes, begun, written)
-        ends[i] = written
-    return len(regions)
+        count = groups[out[i]].count
+        if fit > 0 and tuples + count > most_tuples:
+            least = max(least, _ENOUGH * best[i])
+        elif best[i] >= least:
+            tuples += count
+            out[fit] = out[i]
+            fit += 1
+    out[:fit].sort()
+    return fit
 
 
 @borrowing_kernel
@@ -155,6 +131,67 @@ def _without_repeats(codes: Codes, start: int, stop: int) -> int:
     return end
 
 
+@kernel
+def codes_of_groups(
+    demand: Demand, regions: Codes, lows: Codes, highs: Codes, codes: Codes, ends: Codes
+) -> int:
+    """Write the codes that wait in some groups and lie in low..high of their group.
+
+    Those of group i are ascending, each once, and end before `ends[i]`. Returns for how many
+    groups `codes` had room; of the first one, those that have waited longest are written.
+    """
+    written = 0
+    for i in range(len(regions)):
+        begun = written
+        written = _distinct_codes(demand, regions[i], lows[i], highs[i], codes, begun)
+        if written == NONE and i > 0:
+            return i
+        if written == NONE:
+            written = _longest_waiting_codes(demand, regions[i], lows[i], highs[i], codes)
+        ends[i] = written
+    return len(regions)
+
+
+@kernel
+def _distinct_codes(
+    demand: Demand, region: int, low: int, high: int, codes: Codes, begun: int
+) -> int:
+    """Write the codes of a group from `begun` on; returns where they end, NONE if there is no room.
+
+    Whenever the room is used up, repeated codes are left out: an eighth of them, or it gives up.
+    """
+    written, slot = begun, demand.groups[region].head
+    while slot != NONE:
+        code = demand.tuples[slot].code
+        if low <= code <= high:
+            if written == len(codes):
+                codes[begun:written].sort()
+                written = _without_repeats(codes, begun, written)
+                if 8 * (written - begun) >= 7 * (len(codes) - begun):
+                    return NONE
+            codes[written] = code
+            written += 1
+        slot = demand.tuples[slot].next
+    codes[begun:written].sort()
+    return _without_repeats(codes, begun, written)
+
+
+@kernel
+def _longest_waiting_codes(demand: Demand, region: int, low: int, high: int, codes: Codes) -> int:
+    """Write the codes of as many tuples as there is room for; returns where they end."""
+    group, written = demand.groups[region], 0
+    surplus, slot = group.count - len(codes), group.head
+    while slot != NONE:
+        code = demand.tuples[slot].code
+        if surplus <= 0 and low <= code <= high:
+            codes[written] = code
+            written += 1
+        surplus -= 1
+        slot = demand.tuples[slot].next
+    codes[:written].sort()
+    return _without_repeats(codes, 0, written)
+
+
 @borrowing_kernel
 def _unlink(demand: Demand, region: int, previous: int, slot: int) -> None:
     """Take a tuple out of its group."""
@@ -165,7 +202,7 @@ def _unlink(demand: Demand, region: int, previous: int, slot: int) -> None:
         demand.tuples[previous].next = following
     demand.groups[region].count -= 1
     # Who is left has come while the partition was read.
-    demand.groups[region].since = demand.ends[ENTERED] & _WRAP
+    demand.groups[region].since = demand.ends[ENTERED] & WRAP
 
 
 @kernel
@@ -232,6 +269,27 @@ def take_codes(demand: Demand, region: int, codes: Codes, among: bool, slots: Nu
             previous = slot
         slot = following
     return taken
+
+
+@kernel
+def meet(codes: Codes, rows: Codes, firsts: Numbers, counts: Numbers) -> None:
+    """Where the rows of each code begin, and how many it has; codes and rows are ascending."""
+    at = 0
+    for i in range(len(codes)):
+        while at < len(rows) and rows[at] < codes[i]:
+            at += 1
+        end = at
+        while end < len(rows) and rows[end] == codes[i]:
+            end += 1
+        firsts[i], counts[i] = at, end - at
+
+
+@kernel
+def count_asked(firsts: Numbers, counts: Numbers, asked: Numbers) -> None:
+    """Count for each row how many tuples begin with it; those with a count of 0 have none."""
+    for i in range(len(firsts)):
+        if counts[i] > 0:
+            asked[firsts[i]] += 1
 
 
 @kernel

@@ -104,6 +104,41 @@ def frequent_codes(
 
 
 @kernel
+def frequent_rows(
+    asked: NDArray[np.int32],
+    row_codes: NDArray[np.int64],
+    start: int,
+    stop: int,
+    least: float,
+    found: Any,
+) -> int:
+    """As `frequent_codes`, from how often the first row of each code was asked for.
+
+    If more were asked for at least so often than have room, those that were more often.
+    """
+    many = len(found) + 1
+    while many > len(found):
+        many = 0
+        for row in range(start, stop):
+            many += asked[row] >= least
+        least *= 1.25
+    least /= 1.25
+    written = 0
+    for row in range(start, stop):
+        if asked[row] < least:
+            continue
+        last = row + 1
+        while last < stop and row_codes[last] == row_codes[row]:
+            last += 1
+        found[written].frequency = asked[row]
+        found[written].first = row
+        found[written].last = last
+        found[written].number = 0
+        written += 1
+    return written
+
+
+@kernel
 def count_codes(sketch: NDArray[np.uint8], bits: int, codes: NDArray[np.int64]) -> None:
     """Add arriving codes to a count-min sketch of four rows; counters stop at 255."""
     for i in range(len(codes)):

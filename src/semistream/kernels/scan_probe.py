@@ -17,6 +17,7 @@ from semistream.kernels.results import Found, Results
 from semistream.kernels.step_probe import (
     PartitionPages,
     is_partial,
+    least_noted,
     partition_pages,
     put_out,
     room_for,
@@ -30,7 +31,6 @@ from semistream.kernels.step_state import (
     PARTITION,
     PARTITION_PROBES,
     PROBES,
-    READS,
     ROW,
     SLOT,
     WAITS,
@@ -73,15 +73,13 @@ def _rows_around(pages: PartitionPages, page: int, row: int) -> tuple[int, int]:
 
 @kernel
 def _note_row(relation: Relation, pages: PartitionPages, step: Step, page: int, row: int) -> None:
-    """Note the rows of a row that WAITS tuples matched for the observer, if their code is frequent.
+    """Note the rows of a row that WAITS tuples matched, for the observer.
 
-    When the observer's time passes it may call other codes frequent, so all are noted then. A code
-    that is not whole here is left out.
+    A code that is not whole here is left out.
     """
     state, at = step.state, step.state[CANDIDATES]
     code = code_of(pages.fields[page, pages.code], row)
-    is_enough = state[WAITS] >= step.threshold or step.counts[READS] >= step.tick
-    if not is_enough or at == len(step.candidates):
+    if at == len(step.candidates):
         return
     number = row_number(relation, page_range(relation, state[PARTITION])[0], page, row)
     if at and number < step.candidates[at - 1].last:
@@ -107,7 +105,7 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step, pi
     pages = partition_pages(relation, state[PARTITION])
     page, row, slot, waits, count = state[PAGE], state[ROW], state[SLOT], state[WAITS], 0
     field, rows = pages.fields[page, pages.code], pages.rows[page]
-    has_observer, firsts = len(step.candidates) > 0, np.empty(BLOCK, np.int64)
+    firsts, least = np.empty(BLOCK, np.int64), least_noted(step)
     heads_at, nodes_at = heads.ctypes.data, nodes.ctypes.data
     while row < rows:
         block = min(BLOCK, rows - row)
@@ -127,15 +125,16 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step, pi
             while slot != NONE:
                 if count == len(found.slots):
                     state[ROW], state[SLOT], state[WAITS] = row + i, slot, waits
-                    if has_observer and waits and state[PAIRS] + count == piece:
-                        _note_row(relation, pages, step, page, row + i)
+                    if state[PAIRS] + count == piece:
+                        if waits >= least:
+                            _note_row(relation, pages, step, page, row + i)
                         state[WAITS] = 0
                     return count
                 nodes[slot].stamp |= MATCHED
                 found.slots[count], found.pages[count], found.rows[count] = slot, page, row + i
                 count, waits = count + 1, waits + 1
                 slot = nodes[slot].next_same
-            if has_observer and waits:
+            if waits >= least:
                 state[WAITS] = waits
                 _note_row(relation, pages, step, page, row + i)
                 waits = 0

@@ -142,14 +142,21 @@ def row_number(relation: Relation, begin: int, page: int, row: int) -> int:
 
 
 @kernel
-def _note_candidate(relation: Relation, step: Step) -> None:
-    """Note the rows of the code just paired for the observer, if it is frequent.
+def least_noted(step: Step) -> float:
+    """How many tuples must have matched a code for the observer to look at it; inf without one.
 
-    When the observer's time passes it may call other codes frequent, so all are noted then.
+    When the observer's time passes it may call other codes frequent: all are noted then.
     """
+    if len(step.candidates) == 0:
+        return np.inf
+    return 1.0 if step.counts[READS] >= step.tick else max(step.threshold, 1.0)
+
+
+@kernel
+def _note_candidate(relation: Relation, step: Step) -> None:
+    """Note the rows of the code just paired for the observer."""
     state, at = step.state, step.state[CANDIDATES]
-    is_enough = state[WAITS] >= step.threshold or step.counts[READS] >= step.tick
-    if not is_enough or at == len(step.candidates):
+    if at == len(step.candidates):
         return
     begin, stop = page_range(relation, state[PARTITION])
     last = int(relation.rows[begin:stop].sum())
@@ -173,7 +180,7 @@ def _find_pairs(waiting: Waiting, relation: Relation, found: Found, step: Step) 
     begin, stop = page_range(relation, state[PARTITION])
     low, high = settled_codes(relation.first, relation.last, begin, stop)
     behind = (state[PARTITION] + 1) << waiting.bits
-    has_observer, count = len(step.candidates) > 0, 0
+    count, least = 0, least_noted(step)
     bucket, first = state[BUCKET], state[CODE]
     pages, address = partition_pages(relation, state[PARTITION]), nodes.ctypes.data
     while bucket < behind:
@@ -187,7 +194,7 @@ def _find_pairs(waiting: Waiting, relation: Relation, found: Found, step: Step) 
                 if state[SLOT] != NONE:
                     state[BUCKET], state[CODE] = bucket, first
                     return count
-                if has_observer and state[WAITS]:
+                if state[WAITS] >= least:
                     _note_candidate(relation, step)
             first = nodes[first].next_key
         bucket += 1

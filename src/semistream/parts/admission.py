@@ -3,7 +3,8 @@
 All frequencies are counted in one unit, so that a key outside can be compared with one inside:
 tuples per *turn*, a turn being as many partition reads as R has partitions. Outside, that is
 the f of the papers, the waiting tuples that a master row matches when its partition is read;
-inside, it is the hits since the last turn, which is what would be waiting.
+inside, it is the hits since the last turn, which is what would be waiting. Where partitions are
+read after different times, f is what would have come within a turn (`per_turn`).
 
 | rule | a key enters | a key leaves |
 | --- | --- | --- |
@@ -14,7 +15,7 @@ inside, it is the hits since the last turn, which is what would be waiting.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,31 @@ ADMISSIONS = ("paper", "balance", "tinylfu")
 
 TICKS_PER_TURN = 8
 """How often in a turn a rule adapts."""
+IDLE = 1 / 50
+"""A front stage is full if no more of its rows are free, or kept for keys that do not come."""
+
+_DOUBT = 0.1
+"""Turns that are added to a time, so that chance in a short one does not count for much."""
+_MOST_PER_TURN = 1 << 30
+"""Frequencies may be kept in four bytes."""
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
+
+
+def per_turn(asked: NDArray[Any], turns: Floats | float) -> Floats:
+    """The frequency of keys that were `asked` for so often within some turns, or a part of one.
+
+    The time began with a tuple, so the first one says nothing about how often others come. And
+    what comes twice in a very short time need not go on so.
+    """
+    frequency = np.minimum((asked - 1) / (turns + _DOUBT) + 1, _MOST_PER_TURN)
+    return np.where(asked > 0, frequency, 0.0)
+
+
+def asked_within(turns: float, frequency: float) -> float:
+    """How often a key of this frequency is asked for within some turns: the reverse."""
+    return max(1.0, (frequency - 1) * (turns + _DOUBT) + 1)
 
 
 class AdmissionRule(Protocol):
@@ -64,7 +87,8 @@ class PaperRule:
     within a turn.
     """
 
-    _CHURN = 0.10
+    CHURN, RISE = 0.10, 1.25
+    """The share of keys that may be replaced in a turn; by how much the threshold rises else."""
 
     def __init__(self, threshold: float = 2.0, moves: bool = True) -> None:
         """Start with a threshold; 2 is the least that shows a repetition."""
@@ -90,10 +114,10 @@ class PaperRule:
         """Move the threshold, unless it is held."""
         if not self._moves:
             return
-        if evicted > kept * self._CHURN / TICKS_PER_TURN:
-            self.threshold *= 1.25
+        if evicted > kept * self.CHURN / TICKS_PER_TURN:
+            self.threshold *= self.RISE
         elif not full:
-            self.threshold = max(1.0, self.threshold * 0.8)
+            self.threshold = max(1.0, self.threshold / self.RISE)
 
     def go_on_from(self, before: AdmissionRule) -> None:
         """Take over the threshold, unless it is held."""

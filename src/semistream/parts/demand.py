@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from semistream.kernels.demand import count_asked, meet
 from semistream.metrics import Recorder
+from semistream.parts.admission import per_turn
 from semistream.parts.demand_table import Codes, DemandTable, Numbers
 from semistream.parts.disk_buffer import Partition
 from semistream.parts.join_shape import JoinShape
@@ -109,15 +111,32 @@ class DemandedTuples:
         """The partitions for which the demand is greatest; those that are marked are read now."""
         return self.table.most_demanded(marked, most, most_tuples)
 
-    def next_region(self) -> int:
-        """The partition for which the demand is greatest; there must be one. O(partitions)."""
+    def next_region(self, chosen: int | None = None) -> int:
+        """The partition for which the demand is greatest; there must be one. O(partitions).
+
+        It is the one that was `chosen` before, if tuples still wait for that.
+        """
+        if chosen is not None and self.table.waits_for(chosen):
+            return chosen
         return int(self.table.most_demanded(self.table.unmarked(), 1, 1)[0])
+
+    def region_after(self, region: int, partitions: int) -> int | None:
+        """The partition for which the demand is greatest beside `region`; None if there is none.
+
+        Tuples that are in no partition do not count. O(partitions).
+        """
+        marked = self.table.unmarked()
+        marked[region] = 1
+        marked[partitions:] = 1
+        found = self.table.most_demanded(marked, 1, 1)
+        return int(found[0]) if len(found) else None
 
     def join_found(self, look_ups: LookUpSet) -> Batches:
         """Join rows that were looked up with the tuples that wait for them, which are then done."""
         counts, waits = look_ups.counts, look_ups.waits
         firsts = (np.cumsum(counts) - counts).astype(np.int32)
         waits[:] = 0
+        turns = self.table.turns_waited(look_ups.partitions)
         self._recorder.partition_probes += 1
         for slots, places in self.table.take_found(look_ups, self._output.pairs):
             if self._observer is not None:
@@ -126,6 +145,8 @@ class DemandedTuples:
             yield from self._pair(slots, *found, look_ups)
             yield from self._sender.finish(slots)
         if self._observer is not None:
+            ends = np.minimum(look_ups.wanted.ends[: len(turns)], len(waits))
+            waits[:] = per_turn(waits, np.repeat(turns, np.diff(ends, prepend=0)))
             self._observer.offer_found(look_ups)
 
     def join_partition(self, region: int, partition: Partition) -> Batches:
@@ -136,20 +157,23 @@ class DemandedTuples:
         order = np.argsort(partition.codes, kind="stable")
         in_order = partition.codes[order]
         self._recorder.partition_probes += 1
-        pairs = self._output.pairs
+        pairs, turns = self._output.pairs, self.table.turns_waited(np.array([region]))
+        asked = np.zeros(len(order), np.int32)
         for slots in self.table.take_codes(region, partition.partial_codes, pairs, among=False):
             codes = self.table.codes(slots)
             by_code = np.argsort(codes, kind="stable")
             slots, codes = slots[by_code], codes[by_code]
-            low = np.searchsorted(in_order, codes, side="left")
-            counts = np.searchsorted(in_order, codes, side="right") - low
+            low, counts = (np.empty(len(codes), np.int32) for _ in range(2))
+            meet(codes, in_order, low, counts)
             # Rows of a key are adjacent, whatever the order of keys.
             firsts = order[np.minimum(low, len(order) - 1)].astype(np.int32)
-            if self._observer is not None and counts.any():
-                self._observer.offer(partition, firsts[counts > 0])
+            if self._observer is not None:
+                count_asked(firsts, counts, asked)
             self._recorder.probes += len(slots)
             yield from self._pair(slots, firsts, counts, partition)
             yield from self._sender.finish(slots)
+        if self._observer is not None:
+            self._observer.offer_rows(partition, asked, turns.item())
 
     def join_key(self, region: int, code: int, partitions: _Loads) -> Batches:
         """Join the tuples of one code with its rows in several partitions."""

@@ -20,6 +20,7 @@ from semistream.kernels import NONE
 from semistream.kernels import demand as kernels
 from semistream.kernels.demand import (
     BEYOND,
+    ENTERED,
     FREE,
     FREE_COUNT,
     FRESH,
@@ -28,6 +29,7 @@ from semistream.kernels.demand import (
     SCALARS,
     TUPLE,
     WAITING,
+    WRAP,
 )
 from semistream.metrics import Recorder
 from semistream.parts.look_up_set import LookUpSet
@@ -43,8 +45,10 @@ Places = Callable[[Codes], Numbers]
 BYTES_PER_SLOT = TUPLE.itemsize
 """Code, link, and the time of entry with the matched flag."""
 _SCRATCH = 1024
-_LONGEST = 2.5
+LONGEST_WAIT = 2.5
 """A tuple waits until about so many times as many as there are slots have entered, at most."""
+_TURN = 2.0
+"""In a turn of the front stage, about so many times as many tuples enter as there are slots."""
 
 
 def demand_bytes(
@@ -111,7 +115,7 @@ class DemandTable(TupleTable):
 
         Passes over groups that are marked, and marks those it returns.
         """
-        regions, bound = np.empty(most, np.int64), int(_LONGEST * self.capacity)
+        regions, bound = np.empty(most, np.int64), int(LONGEST_WAIT * self.capacity)
         count = kernels.most_demanded(self._demand, marked, most_tuples, bound, regions)
         marked[regions[:count]] = 1
         return regions[:count]
@@ -143,6 +147,16 @@ class DemandTable(TupleTable):
     def unmarked(self) -> NDArray[np.uint8]:
         """A mark per group, none of which is set."""
         return np.zeros(len(self._demand.groups), np.uint8)
+
+    def turns_waited(self, regions: Codes) -> NDArray[np.float64]:
+        """For how many turns of a front stage the first tuple of each group has waited."""
+        since = self._demand.groups["since"][regions].astype(np.int64)
+        ages: NDArray[np.float64] = np.maximum((self._demand.ends[ENTERED] - since) & WRAP, 1.0)
+        return ages / (_TURN * self.capacity)
+
+    def waits_for(self, region: int) -> bool:
+        """Whether some tuple waits in a group."""
+        return bool(self._demand.groups[region]["count"])
 
     def release(self, slots: Numbers) -> None:
         """Finished tuples, which are in no group any more, leave their slots free."""

@@ -94,6 +94,7 @@ class DiskBuffer:
         A partition is valid until `frames` - 1 others have been read.
         """
         self._shape = shape
+        self._columns = len(master.stored_schema)
         self._all_columns = master.stored_schema.names == shape.read_columns
         self._pages = master.pages
         self.per_partition = partition_pages
@@ -273,6 +274,7 @@ class DiskBuffer:
         recorder.sequential_reads += first == self.read_until
         self.read_until = first + count
         recorder.pages_read += count
+        recorder.decoded_columns += count * self._columns
         recorder.bytes_read += self._count_bytes()
         return partition
 
@@ -309,6 +311,7 @@ class DiskBuffer:
             self._ahead = None
             future.result()
             if ahead == number:
+                self._recorder.reads_ahead += 1
                 return frame
         frame, (first, count) = next(self._frames), self._page_range(number)
         self.reader.fetch(first, count, frame)

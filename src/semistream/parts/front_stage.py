@@ -25,7 +25,14 @@ from semistream import kernels
 from semistream.arrow_arrays import to_arrow
 from semistream.kernels import CANDIDATE
 from semistream.metrics import Recorder
-from semistream.parts.admission import TICKS_PER_TURN, AdmissionRule, Floats
+from semistream.parts.admission import (
+    IDLE,
+    TICKS_PER_TURN,
+    AdmissionRule,
+    Floats,
+    asked_within,
+    per_turn,
+)
 from semistream.parts.disk_buffer import Partition, row_ranges
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.kept_rows import BYTES_PER_ROW, KeptRows, Slots
@@ -106,6 +113,18 @@ class FrontStage:
         )
         if found:
             self._consider(partition, self._candidates[:found])
+
+    def offer_rows(self, partition: Partition, asked: NDArray[np.int32], turns: float) -> None:
+        """Rows of a partition were asked for so often, each the first of its key, in some turns."""
+        self.pass_time()
+        if self._rests:
+            return
+        least = asked_within(turns, self.rule.threshold)
+        start, stop, found = partition.start, partition.stop, self._candidates
+        count = kernels.frequent_rows(asked, partition.codes, start, stop, least, found)
+        if count:
+            found["frequency"][:count] = per_turn(found["frequency"][:count], turns)
+            self._consider(partition, found[:count])
 
     def offer_found(self, look_ups: LookUpSet) -> None:
         """Rows were looked up for waiting tuples: those of frequent keys may come in."""
@@ -193,6 +212,7 @@ class FrontStage:
 
     def _consider(self, source: Partition | LookUpSet, candidates: NDArray[np.void]) -> None:
         """Let the worthiest of the candidates in that are not kept yet."""
+        self._recorder.offers += 1
         counts = candidates["last"] - candidates["first"]
         codes = source.codes_of(candidates)
         codes.flags.writeable = False
@@ -277,7 +297,7 @@ class FrontStage:
             return
         # Keys that nobody asks for any more count as room: the hot set has moved.
         idle = int(np.count_nonzero(kept.frequency(kept.keys()) == 0))
-        full = self._free_rows + idle <= kept.capacity // 50
+        full = self._free_rows + idle <= int(IDLE * kept.capacity)
         self.rule.adapt(full, self._evicted, len(kept))
         self._evicted = 0
         self._victims = self._victims[:0]

@@ -99,7 +99,7 @@ class IndexSteps:
     def _send(self) -> Iterator[pa.RecordBatch]:
         found = self._results.close()
         if found is not None:
-            yield from self._output.matched(*found)
+            yield from self._output.written(*found)
 
     def _offer(self) -> None:
         """Let the front stage see the page just read, and time pass."""

@@ -138,7 +138,10 @@ class LookUpSet:
 
     @property
     def waits(self) -> Numbers:
-        """How many tuples wait for each of these codes; written by whoever joins its rows."""
+        """How many tuples wait for each of these codes, or ask for it in a turn of a front stage.
+
+        Written by whoever joins its rows.
+        """
         return self._waits[: self.found.used[DONE]]
 
     def left_over(self) -> Iterator[tuple[int, int]]:

@@ -97,6 +97,7 @@ class LookUps:
         read = found.result()
         self._begin(waiting)
         self._count(look_ups, read)
+        self._recorder.batched_iterations += 1
         return look_ups
 
     def done(self, look_ups: LookUpSet) -> None:

@@ -131,11 +131,19 @@ class Output:
 
     def put_columns(self, columns: list[pa.Array], rows: int) -> None:
         """The same, from the columns of both; the payload comes first among the master's."""
+        self._recorder.pieces += 1
         self._add(columns[: len(self._shape.output_schema)], rows)
 
     def matched(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Result rows: the i-th stream tuple with the i-th master row, whose payload is first."""
         self.put(stream, master)
+        yield from self._send()
+
+    def written(self, stream: pa.RecordBatch, master: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The same, of what compiled code has written."""
+        width = len(self._shape.output_schema)
+        self._recorder.compiled_columns += width
+        self._add([*stream.columns, *master.columns][:width], stream.num_rows)
         yield from self._send()
 
     def unmatched(self, stream: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -162,6 +170,7 @@ class Output:
             self._staged_until = self._recorder.arrived + _LONGEST_STAGED
         self._staged.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self._recorder.outputs += rows
+        self._recorder.columns += len(columns)
         self._staged_rows += rows
 
     def _send(self) -> Iterator[pa.RecordBatch]:

@@ -77,8 +77,9 @@ class StepCalls:
         )
 
     def count(self) -> bool:
-        """Hand what was counted to the recorder; whether there was no room for more tuples."""
+        """Hand what a call counted to the recorder; whether there was no room for more tuples."""
         counts, recorder = self._counts.tolist(), self._recorder
+        recorder.compiled_calls += 1
         reads, gone, lonely = (counts[i] for i in (state.READS, state.DELETES, state.LONELY))
         if reads and self._notes_reads:
             self._disk.note_reads(self._read[:reads])
@@ -93,6 +94,7 @@ class StepCalls:
         recorder.probes += counts[state.PROBES]
         recorder.hash_probes += counts[state.HASH_PROBES]
         recorder.partition_probes += counts[state.PARTITION_PROBES]
+        recorder.compiled_probes += counts[state.PARTITION_PROBES]
         recorder.matches += counts[state.MATCHES]
         recorder.appends += counts[state.APPENDS]
         recorder.deletes += gone

@@ -81,9 +81,13 @@ def is_for_steps(
     return small and searchable(master, shape.code_column)
 
 
-def _reads_ahead(disk: DiskBuffer) -> bool:
+def scans_ahead(partition_bytes: int, *, direct: bool) -> bool:
     """Whether a thread should read a scan's next partition: past the cache nobody else does."""
-    return disk.reader.grain > 1 and disk.per_partition * disk.page_bytes > _LARGE_SCANNED
+    return direct and partition_bytes > _LARGE_SCANNED
+
+
+def _reads_ahead(disk: DiskBuffer) -> bool:
+    return scans_ahead(disk.per_partition * disk.page_bytes, direct=disk.reader.grain > 1)
 
 
 class Steps:
@@ -176,7 +180,6 @@ class Steps:
             stopped = scan_kernels.advance(self._waiting.for_kernels, *parts)
         else:
             stopped = kernels.advance(self._waiting.for_kernels, *parts)
-        self._recorder.compiled_calls += 1
         if calls.count():
             self._waiting.note_full()
         if stopped == kernels.BROKEN:
@@ -187,7 +190,7 @@ class Steps:
         """Hand the results on; their memory is the output's then."""
         found = self._results.close()
         if found is not None:
-            yield from self._output.matched(*found)
+            yield from self._output.written(*found)
 
     def _offer(self) -> None:
         """Let the front stage see the partition under way, and time pass."""

@@ -40,6 +40,9 @@ class Observer(Protocol):
     def offer(self, partition: Partition, rows: NDArray[np.int32]) -> None:
         """Waiting tuples matched these rows, key by key, once for each tuple."""
 
+    def offer_rows(self, partition: Partition, asked: NDArray[np.int32], turns: float) -> None:
+        """So many waiting tuples matched each row, the first of its key, within some turns."""
+
     def offer_found(self, look_ups: LookUpSet) -> None:
         """Waiting tuples matched the rows of these look-ups."""
 
