@@ -45,7 +45,7 @@ def tune(
     algorithm: Annotated[str, typer.Option(help='An algorithm, or "auto".')] = "auto",
     io: Annotated[Io, typer.Option(help="How pages are read.")] = Io.BUFFERED,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine first, in about a minute.")
+        bool, typer.Option("--calibrate", help="Measure this machine first, in about two minutes.")
     ] = False,
     empirical: Annotated[
         bool, typer.Option("--empirical", help="Run sizes near the best, and compare.")
@@ -187,7 +187,8 @@ def _factor_table(found: Calibration) -> Table:
     table.add_column("µs", justify="right")
     table.add_column("spread", justify="right")
     for name, value in asdict(found.factors).items():
-        table.add_row(name, f"{(value or 0) * 1e6:,.4f}", f"{found.spread[name]:.0%}")
+        if name != "overlap":
+            table.add_row(name, f"{(value or 0) * 1e6:,.4f}", f"{found.spread[name]:.0%}")
     return table
 
 

@@ -1,13 +1,14 @@
-"""Calibration: the cost factors of this machine, measured in under a minute.
+"""Calibration: the cost factors of this machine, measured in about two minutes.
 
 Reads are timed by themselves: by size, in a row and at random. All other prices come from whole
-joins: some thirty short runs, each doing much of something else, are counted and timed, and the
+joins: some fifty short runs, each doing much of something else, are counted and timed, and the
 factors are those that explain the times best. So a factor includes all that its operation brings
-with it in this engine, and a read that another thread does meanwhile is not counted twice.
+with it in this engine, and a read that another thread does meanwhile is not counted twice. Some of
+the joins have rows of ten columns, others of two.
 
-With direct I/O the time is that of the clock, less what the join has waited for processors that
-others had. Through the page cache no disk is waited for, and it is the CPU time of all threads: a
-worker of Spark has one core for them. So other work on the machine changes the factors little.
+With direct I/O the time is that of the clock, so the machine must be idle. Through the page cache
+no disk is waited for, and it is the CPU time of all threads: a worker of Spark has one core for
+them. So other work on the machine changes the factors little.
 
 Some operations always come together: an append and its delete, a result row and its stream tuple.
 No run tells their prices apart, so they are measured as one price, which is divided in the
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 
 from semistream.algorithms import fixed_engine
 from semistream.cost.factors import CostFactors, factors_path, shipped_factors
+from semistream.cost.pricing import in_background
 from semistream.cost.read_costs import ReadCost, Stopwatch, copying, read_costs
 from semistream.counters import FACTORS, operations
 from semistream.metrics import Metrics
@@ -44,13 +46,20 @@ from semistream.workload.zipf import scattered
 Floats = NDArray[np.float64]
 
 _ROWS, _BATCH, _SEED = 300_000, 10_000, 20
+_NARROW_REST = 112
+"""Bytes of the second column of rows that have two: they are as wide as the others."""
+_SMALL_PAGE = 16 << 10
 _REPEAT = 3
 _WARM = 3
 """A run of such a part of the tuples comes before each: nothing is opened or compiled then."""
 _EXPANDED = 500
 """Pages that are decompressed, to time it."""
-_PULL, _BYTE_PULL = 0.3, 1.0
+_PULL, _BYTE_PULL = 0.15, 1.0
 """How much the price known beforehand, of any factor and of a byte, weighs against one run."""
+_OVERLAP = 0.7
+"""How much of the shorter is hidden if reads and joins go on at the same time, by the clock."""
+_ROUNDS_OF_FIT = 8
+"""After so many, what is hidden in each run no longer changes."""
 _LEAST_REST = 0.1
 """What is left of a run's time beside its bytes, at least: others may have been read meanwhile."""
 _LEAST = 1e-10
@@ -68,6 +77,9 @@ _MEASURED = {
 
 Run = tuple[str, str, float, int, int, dict[str, Any]]
 _RUNS: tuple[Run, ...] = (
+    ("inlj", "key", 0.0, 2_000, 2, {}),
+    ("inlj", "given", 1.0, 2_000, 2, {}),
+    ("cinlj", "key", 1.0, 4_000, 2, {}),
     ("meshjoin", "key", 0.0, 30_000, 2, {"partition_pages": 2}),
     ("meshjoin", "key", 0.0, 100_000, 8, {}),
     ("rmeshjoin", "given", 1.0, 100_000, 8, {"partition_pages": 8}),
@@ -79,24 +91,47 @@ _RUNS: tuple[Run, ...] = (
     ("hybridjoin", "key", 0.0, 40_000, 1, {"look_ups": 8, "partition_pages": 1}),
     ("hybridjoin", "key", 1.0, 100_000, 4, {"look_ups": 32, "partition_pages": 1}),
     ("hybridjoin", "key", 0.5, 100_000, 4, {"look_ups": 4, "partition_pages": 4}),
-    ("hybridjoin", "key", 0.0, 100_000, 8, {"look_ups": 32, "partition_pages": 1}),
+    ("hybridjoin", "key", 0.0, 300_000, 8, {"look_ups": 32, "partition_pages": 1}),
     ("hybridjoin", "key", 1.0, 150_000, 12, {"look_ups": 32, "partition_pages": 8}),
+    ("hybridjoin", "key", 0.0, 2_000, 12, {"look_ups": 128, "partition_pages": 1}),
+    ("hybridjoin", "key", 0.0, 2_000, 12, {"look_ups": 64, "partition_pages": 4}),
     ("hybridjoin", "given", 0.5, 60_000, 4, {"partition_pages": 2}),
-    ("xhybridjoin", "given", 1.0, 100_000, 8, {"partition_pages": 2, "pinned_partitions": 8}),
+    ("xhybridjoin", "given", 0.5, 60_000, 2, {"partition_pages": 2, "pinned_partitions": 1}),
+    ("xhybridjoin", "given", 1.0, 150_000, 3, {"partition_pages": 1, "pinned_partitions": 6}),
     ("xhybridjoin", "key", 0.0, 100_000, 4, {}),
     ("xhybridjoin", "key", 0.0, 50_000, 4, {"partition_pages": 1, "pinned_partitions": 12}),
     ("oxhybridjoin", "given", 1.0, 150_000, 8, {"partition_pages": 4, "pinned_partitions": 8}),
     ("oxhybridjoin", "key", 0.5, 300_000, 120, {"pinned_partitions": 1 << 20}),
+    ("oxhybridjoin", "key", 0.0, 60_000, 2, {}),
+    ("oxhybridjoin", "given", 0.5, 60_000, 2, {}),
+    ("oxhybridjoin", "narrow", 0.0, 60_000, 2, {}),
+    ("cmeshjoin", "narrow", 1.0, 60_000, 2, {}),
     ("chybridjoin", "key", 1.0, 200_000, 8, {"front_percent": 25}),
     ("chybridjoin", "key", 1.0, 60_000, 2, {"look_ups": 0, "partition_pages": 4}),
     ("chybridjoin", "key", 1.5, 300_000, 8, {"front_percent": 25}),
     ("chybridjoin", "key", 1.5, 200_000, 2, {"front_percent": 25}),
-    ("demandjoin", "key", 0.0, 100_000, 4, {"partition_pages": 2}),
-    ("demandjoin", "key", 0.5, 100_000, 8, {"partition_pages": 1}),
+    ("demandjoin", "key", 0.0, 200_000, 4, {"partition_pages": 2}),
+    ("demandjoin", "key", 0.0, 800_000, 8, {"partition_pages": 1}),
+    ("demandjoin", "key", 0.0, 100_000, 2, {}),
+    ("demandjoin", "given", 1.0, 20_000, 4, {}),
     ("chybridjoin", "given", 1.0, 100_000, 8, {"partition_pages": 2}),
     ("cmeshjoin", "key", 1.2, 150_000, 8, {"partition_pages": 4, "front_percent": 25}),
+    ("inlj", "narrow", 0.0, 2_000, 2, {}),
+    ("meshjoin", "narrow", 0.0, 30_000, 2, {"partition_pages": 2}),
+    ("hybridjoin", "narrow", 0.0, 40_000, 1, {"look_ups": 0, "partition_pages": 1}),
+    ("hybridjoin", "narrow", 1.0, 100_000, 4, {"look_ups": 0, "partition_pages": 4}),
+    ("hybridjoin", "narrow", 0.0, 40_000, 1, {"look_ups": 8, "partition_pages": 1}),
+    ("hybridjoin", "narrow", 0.0, 40_000, 1, {"look_ups": 16, "partition_pages": 1}),
+    ("hybridjoin", "narrow", 1.0, 300_000, 12, {"look_ups": 32, "partition_pages": 8}),
+    ("xhybridjoin", "narrow", 0.0, 100_000, 4, {}),
+    ("oxhybridjoin", "narrow", 0.5, 300_000, 120, {"pinned_partitions": 1 << 20}),
+    ("chybridjoin", "narrow", 1.0, 200_000, 8, {"front_percent": 25}),
+    ("chybridjoin", "narrow", 1.5, 200_000, 2, {"front_percent": 25}),
+    ("demandjoin", "narrow", 0.0, 100_000, 2, {}),
+    ("demandjoin", "narrow", 0.0, 40_000, 1, {"look_ups": 16, "partition_pages": 1}),
+    ("demandjoin", "narrow", 0.0, 800_000, 4, {"partition_pages": 8}),
 )
-"""Algorithm, layout, exponent, tuples, memory in MB, and sizes."""
+"""Algorithm, master, exponent, tuples, memory in MB, and sizes."""
 _IN_PLACE: Run = ("hybridjoin", "key", 0.5, 300_000, 8, {})
 """With the pages in memory."""
 
@@ -166,11 +201,12 @@ def calibration_of(
 ) -> Calibration:
     """The factors that explain the measured rounds; measuring them took `seconds`."""
     byte = _per_byte([read for read in reads if read.io == io])
-    usual = shipped_factors(io).factors
+    usual = replace(shipped_factors(io).factors, overlap=_OVERLAP if io == "direct" else 0.0)
     found = [_factors(measured, byte, usual)[0] for measured in rounds]
-    # Disturbances only make a run longer, so the fastest one is nearest to the truth.
-    fastest = [min(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
-    together, unexplained = _factors(fastest, byte, usual)
+    # What disturbs a run now and then will disturb a join as often.
+    usually = [sorted(same, key=lambda m: m.seconds) for same in zip(*rounds, strict=True)]
+    median = [same[len(same) // 2] for same in usually]
+    together, unexplained = _factors(median, byte, usual)
     spread = {
         name: float(np.std([asdict(f)[name] for f in found]) / value) if value else 0.0
         for name, value in asdict(together).items()
@@ -197,23 +233,32 @@ def timed_joins(
 
 
 def calibration_masters(folder: Path) -> dict[str, MasterTable]:
-    """The master tables of these joins, by layout."""
+    """The master tables of these joins: in key order, as given, and narrow.
+
+    The last one has two columns, and smaller pages, which tell a read from its bytes.
+    """
     table = products(_ROWS, seed=_SEED)
     by_rank = table.take(pa.array(scattered(np.arange(_ROWS), _ROWS, _SEED)))
+    rest = np.zeros(_ROWS, f"S{_NARROW_REST}")
+    narrow = pa.table(
+        {"product_id": table["product_id"], "rest": pa.array(rest, pa.binary(_NARROW_REST))}
+    )
     options: dict[str, Any] = {"key": "product_id"}
+    small = options | {"page_bytes": _SMALL_PAGE}
     return {
         "key": MasterTable.from_arrow(table, folder / "key", **options),
         "given": MasterTable.from_arrow(by_rank, folder / "given", layout="given", **options),
+        "narrow": MasterTable.from_arrow(narrow, folder / "narrow", **small),
     }
 
 
 def _measured(masters: dict[str, MasterTable], run: Run, io: str) -> Metrics:
     """One run, counted and timed; its stream is made, and the engine is warm, before."""
-    algorithm, layout, exponent, tuples, megabytes, options = run
+    algorithm, master, exponent, tuples, megabytes, options = run
     batches = list(sales(tuples, ZipfKeys(_ROWS, exponent, _SEED), _ROWS, batch_rows=_BATCH))
     memory = megabytes << 20
     some = fixed_engine(
-        masters[layout], algorithm=algorithm, on="product_id", memory=memory, io=io, **options
+        masters[master], algorithm=algorithm, on="product_id", memory=memory, io=io, **options
     )
     _exhaust(some.run(batches[: -(-len(batches) // _WARM)]))
     watch = Stopwatch(io)
@@ -261,26 +306,44 @@ def _factors(
     known = {name: max(price, _LEAST) for name, price in zip(FACTORS, usually.prices, strict=True)}
     columns = [FACTORS.index(name) for name in _MEASURED]
     counts = np.array([operations(metrics) for metrics in measured], np.float64)[:, columns]
+    behind = np.array([in_background(metrics) for metrics in measured])[:, columns]
     seconds = np.array([m.seconds for m in measured])
     together = np.array([sum(known[name] for name in names) for names in _MEASURED.values()])
     # This machine may be faster or slower as a whole than that of the shipped factors.
     measured_alone = np.array([name == "byte_read" for name in _MEASURED])
     bytes_ = (counts * together)[:, measured_alone].sum(axis=1)
     rest = np.maximum(seconds - bytes_, _LEAST_REST * seconds)
-    faster = float(np.median(rest / (counts @ np.where(measured_alone, 0.0, together))))
-    usual = together * np.where(measured_alone, 1.0, faster)
+    others = _seen(counts, together, behind, shipped.overlap) @ np.where(
+        measured_alone, 0.0, together
+    )
+    usual = together * np.where(measured_alone, 1.0, float(np.median(rest / others)))
     pull = np.where(measured_alone, _BYTE_PULL, _PULL)
-    # Prices that the runs cannot tell apart are pulled to the shipped proportions.
-    pulled = np.vstack([counts / seconds[:, None], np.diag(pull / usual)])
-    wanted = np.concatenate([np.ones(len(seconds)), pull])
-    prices = least_squares(pulled, wanted)
-    missed = float(np.abs(counts @ prices / seconds - 1).mean())
+    prices, expected = usual, seconds
+    for _ in range(_ROUNDS_OF_FIT):
+        seen = _seen(counts, prices, behind, shipped.overlap)
+        # Prices that the runs cannot tell apart are pulled to the shipped proportions. A share of
+        # what is expected: with shares of what was measured, slow runs would weigh too little.
+        pulled = np.vstack([seen / expected[:, None], np.diag(pull / usual)])
+        prices = least_squares(pulled, np.concatenate([seconds / expected, pull]))
+        expected = _seen(counts, prices, behind, shipped.overlap) @ prices
+    missed = float(np.abs(expected / seconds - 1).mean())
     found = {
         name: float(known[name] * price / before)
         for names, price, before in zip(_MEASURED.values(), prices, together, strict=True)
         for name in names
     }
     return replace(shipped, page_read=0.0, **found), missed
+
+
+def _seen(counts: Floats, prices: Floats, behind: Floats, overlap: float) -> Floats:
+    """The operations of each run without those that others hide, at these prices.
+
+    `behind` is the share of each that threads do while the join goes on.
+    """
+    parts = counts * prices
+    is_hidden = (parts * behind).sum(axis=1) <= (parts * (1 - behind)).sum(axis=1)
+    hidden: Floats = np.where(is_hidden[:, None], behind, 1 - behind)
+    return counts * (1 - overlap * hidden)
 
 
 def least_squares(matrix: Floats, wanted: Floats, rounds: int = 20_000) -> Floats:

@@ -19,6 +19,7 @@ from semistream.cost.pricing import priced_seconds
 from semistream.cost.read_costs import copying
 from semistream.cost.tuner import Tuner
 from semistream.metrics import Metrics
+from semistream.plan import JoinPlan
 from semistream.relation import Frame, MasterTable
 from semistream.workload import ZipfKeys
 from semistream.workload.zipf import scattered
@@ -68,12 +69,15 @@ def zipf_stream(
 def measure_grid(
     tuner: Tuner, algorithm: str, memory: int, batches: list[pa.RecordBatch], io: str
 ) -> Iterator[Measured]:
-    """The tuned sizes, then those around them, each predicted, counted and timed."""
+    """The tuned sizes, then those around them, each predicted, counted and timed.
+
+    As for the tuner, a front stage that will be made smaller is no choice: it ends as another.
+    """
     best = tuner.best(algorithm, memory)
-    seen = []
+    seen: list[JoinPlan] = []
     for options in [dict(best.options), *_around(best)]:
         prediction = tuner.tried(algorithm, memory, options)
-        if prediction is None or prediction.plan in seen:
+        if prediction is None or prediction.plan in seen or (seen and prediction.shrinks):
             continue
         seen.append(prediction.plan)
         yield _run(tuner, algorithm, memory, prediction, batches, io)

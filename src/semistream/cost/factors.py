@@ -44,6 +44,8 @@ class CostFactors:
     """Per key that is looked for in a batch, with the copy of its rows."""
     page_read: float = 0.0
     byte_read: float = 0.0
+    decoded_column: float = 0.0
+    """Per column of a page that Python decodes; compiled code takes pages as they lie."""
     index_page_read: float = 0.0
     probe: float = 0.0
     """Per master row, or INLJ's stream tuple, that is looked for among the others."""
@@ -55,17 +57,30 @@ class CostFactors:
     """Per stream tuple that the front stage looks up."""
     front_chunk: float = 0.0
     """Per chunk of the stream that it looks up, whatever its tuples."""
-    partition_probe: float = 0.0
-    """Per partition that is joined with waiting tuples, whatever its rows."""
+    offer: float = 0.0
+    """Per partition, or set of rows found, of which the front stage considers some keys."""
+    compiled_probe: float = 0.0
+    """Per partition that compiled code joins with waiting tuples, whatever its rows.
+
+    Where Python does, iterations and pieces of output tell what it takes.
+    """
     append: float = 0.0
     delete: float = 0.0
     grouped: float = 0.0
     """Per stream tuple that waits in the group of its partition, on top of the two above."""
     output: float = 0.0
+    piece: float = 0.0
+    """Per piece of output that Python gathers, whatever its rows; else calls tell."""
+    column: float = 0.0
+    """Per column of each piece, on top of it."""
+    compiled_column: float | None = None
+    """One that compiled code writes; None for the price of `column`."""
     stream_read: float = 0.0
     iteration: float = 0.0
     compiled_iteration: float | None = None
     """One of many in a call of compiled code; None for the price of `iteration`."""
+    batched_iteration: float | None = None
+    """One that joins what a batch of reads has found; None for the price of `iteration`."""
     compiled_call: float = 0.0
     """A call of compiled code that does some of them, and what Python does after it."""
     shed: float = 0.0
@@ -76,12 +91,19 @@ class CostFactors:
     """The same with ZSTD."""
     packed_byte: float = 0.0
     """Per byte of a packed page that is unpacked as a whole. Look-ups unpack single rows."""
+    overlap: float = 0.0
+    """Batches are read while the join goes on: this part of the shorter of the two is not seen.
+
+    It is a share, not a price: 0 if seconds are those of processors, for whom nothing overlaps.
+    """
 
     def __post_init__(self) -> None:
         """Refuse prices that are negative or not finite."""
         for name, value in asdict(self).items():
             if value is not None and not 0 <= value < float("inf"):
                 raise OptionError(f"The cost factor {name} is {value}; give seconds of at least 0.")
+        if self.overlap > 1:
+            raise OptionError(f"The cost factor overlap is {self.overlap}; give a share up to 1.")
 
     @cached_property
     def prices(self) -> tuple[float, ...]:
@@ -91,6 +113,13 @@ class CostFactors:
         return tuple(
             given[stands_for[name]] if given[name] is None else given[name] for name in FACTORS
         )
+
+    def times(self, longer: float) -> CostFactors:
+        """The factors of a machine where everything takes so many times as long."""
+        scaled: dict[str, Any] = {
+            name: None if price is None else price * longer for name, price in asdict(self).items()
+        }
+        return CostFactors(**scaled | {"overlap": self.overlap})
 
     def for_master(self, master: MasterTable) -> CostFactors:
         """The factors with what decompressing the pages of this master takes.

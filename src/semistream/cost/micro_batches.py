@@ -34,7 +34,7 @@ from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, adaptive_plan, final_plan, in_memory
 from semistream.cost.factors import CostFactors, known_factors
-from semistream.cost.model import CompiledCalls, CostModel
+from semistream.cost.model import CostModel, Pieces
 from semistream.cost.planning import explained, resolved_skew
 from semistream.cost.popularity import Popularity
 from semistream.cost.skew import Skew
@@ -145,6 +145,7 @@ class _RunModel:
             direct = dict(zip(FACTORS, known_factors("direct").factors.prices, strict=True))
             self._prices |= {name: direct[name] for name in _OF_DISKS}
         self._popularity = Popularity(sizer.master, stream.skew)
+        self._pieces = Pieces(occasion.shape, sizer.master, occasion.first)
         self._sizings: dict[str, Sizing] = {}
         self._frequent = self._frequent_keys()
 
@@ -219,11 +220,12 @@ class _RunModel:
                 plan, options = replace(plan, look_ups=look_ups), {**options, "look_ups": look_ups}
             # A set has whole partitions only, so that some of its room stays empty.
             together = max(min(plan.look_ups, room - 1), 1.0)
-            parts = self._looked_up(plan, reads, codes, max(1.0, reads / together))
+            sets = max(1.0, reads / together)
+            parts = self._looked_up(plan, reads, codes, sets)
+            output = self._gathered(plan, entering, sets)
         else:
-            parts = self._decoded(plan, reads, entering)
+            parts, output = self._decoded(plan, reads, entering)
         parts["waiting"] = entering * (prices["append"] + prices["delete"])
-        parts["output"] = self._tuples * (prices["output"] + prices["stream_read"])
         chunks = -(-self._arrived // plan.stream_chunk_rows)
         if plan.in_place_rows:
             parts["in place"] = (self._arrived - self._tuples) * prices[
@@ -233,7 +235,14 @@ class _RunModel:
             parts["front stage"] = (
                 self._tuples * prices["front_probe"] + chunks * prices["front_chunk"]
             )
+            output += self._gathered(plan, self._tuples * hits, chunks)
+        parts["output"] = output + self._tuples * (prices["output"] + prices["stream_read"])
         return _RunCost(plan, options, self._arrived, hits, reads, parts)
+
+    def _gathered(self, plan: JoinPlan, rows: float, times: float) -> float:
+        """The cost of pieces of output that Python gathers."""
+        piece = self._prices["piece"] + self._pieces.columns * self._prices["column"]
+        return self._pieces.gathered(plan, rows, times) * piece
 
     def _looked_up(
         self, plan: JoinPlan, reads: float, codes: float, sets: float
@@ -248,20 +257,27 @@ class _RunModel:
                 + plan.partition_pages * prices["page_read"]
             ),
             "look-ups": codes * prices["batched_code"],
-            "steps": sets * prices["iteration"],
+            "steps": sets * prices["batched_iteration"],
         }
 
-    def _decoded(self, plan: JoinPlan, reads: float, entering: float) -> dict[str, float]:
-        """The cost of partitions that are read one by one."""
+    def _decoded(
+        self, plan: JoinPlan, reads: float, entering: float
+    ) -> tuple[dict[str, float], float]:
+        """The cost of partitions that are read one by one, and that of their output."""
         prices, master = self._prices, self._sizer.master
         rows = reads * plan.partition_pages * master.row_count / max(master.page_count, 1)
-        steps = reads * (prices["iteration"] + prices["partition_probe"])
-        occasion = self._occasion
-        if is_for_steps(master, occasion.shape, plan.partition_pages, scans=False):
-            calls = CompiledCalls(occasion.shape, master, occasion.first)
-            number = calls.number(plan, entering, entering, reads)
-            steps = reads * prices["compiled_iteration"] + number * prices["compiled_call"]
-        return {
+        if is_for_steps(master, self._occasion.shape, plan.partition_pages, scans=False):
+            pieces = self._pieces.compiled(plan, entering, entering / plan.stream_chunk_rows)
+            # Half of the partitions have something for a front stage to look at.
+            calls = pieces + (reads / 2 if plan.front_rows else 0.0)
+            each = prices["compiled_iteration"] + prices["compiled_probe"]
+            steps = reads * each + calls * prices["compiled_call"]
+            output = pieces * self._pieces.columns * prices["compiled_column"]
+        else:
+            decoded = plan.partition_pages * len(master.stored_schema)
+            steps = reads * (prices["iteration"] + decoded * prices["decoded_column"])
+            output = self._gathered(plan, entering, reads)
+        parts = {
             "reads": reads
             * (
                 prices["partition_read"]
@@ -271,6 +287,7 @@ class _RunModel:
             "look-ups": rows * prices["probe"],
             "steps": steps,
         }
+        return parts, output
 
     def _bytes(self, plan: JoinPlan) -> float:
         """Of a partition, in its file."""

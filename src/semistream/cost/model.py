@@ -22,7 +22,7 @@ from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
 from semistream.column_widths import column_width
 from semistream.cost.factors import CostFactors
-from semistream.cost.popularity import Popularity
+from semistream.cost.popularity import Floats, Popularity, Shares
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.steady_state import SteadyState, steady_state
@@ -31,67 +31,78 @@ from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
 from semistream.parts.result_columns import piece_rows
-from semistream.parts.steps import is_for_steps
+from semistream.parts.steps import is_for_steps, scans_ahead
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
 
-_LEARNED = 0.95
+_LEARNED = 0.9
 """A front stage is judged while it still learns: it has this part of its final hit share then."""
 _MOST_MOVES = 64
 """A front stage may go back and forth between two sizes; either is as good."""
+_UNEVEN = np.linspace(0.8, 1.2, 9)
+"""The rows of one time beside their average."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
 
 class _Front(NamedTuple):
-    """A front stage that has settled: its rows, its hit share, and the slots for waiting tuples."""
+    """A front stage that has settled."""
 
     rows: int
     hits: float
+    """The share of tuples that it answers."""
     slots: int
+    """For waiting tuples."""
+    considered: float = 0.0
+    """The share of tuples whose key CINLJ considers."""
 
 
 _NO_FRONT = _Front(0, 0.0, 0)
 
 
-class CompiledCalls(NamedTuple):
-    """How many calls compiled steps take.
+class _Joined(NamedTuple):
+    """Partitions by kind, per stream tuple."""
 
-    A call ends when a piece of output is full, when a chunk of the stream is used up, or when a
-    front stage that learns is to see a partition.
-    """
+    tuples: Floats
+    """That are joined with them."""
+    times: Floats
+    """That they are joined."""
+
+
+class Pieces(NamedTuple):
+    """How many pieces of output a plan makes."""
 
     shape: JoinShape
     master: MasterTable
     sample: pa.RecordBatch
 
-    def number(
-        self,
-        plan: JoinPlan,
-        missed: float,
-        matches: float,
-        iterations: float,
-        shown: float = 0.5,
-    ) -> float:
-        """For so many tuples that miss the front stage, result rows of theirs, and iterations.
-
-        A front stage sees the part `shown` of all partitions.
-        """
-        learns = plan.front_rows and plan.admission != "pinned"
-        # At the end of a chunk a piece is half full, and half of the partitions have nothing new.
-        return (
-            matches / self._rows_of_piece(plan)
-            + missed / plan.stream_chunk_rows / 2
-            + (iterations * shown if learns else 0.0)
-        )
-
-    def _rows_of_piece(self, plan: JoinPlan) -> int:
-        plain, stored = self.shape.plain(self.sample), self.master.stored_schema
-        widest = self.shape.tuple_bytes(plain) if plain.num_rows else 64
+    def compiled(self, plan: JoinPlan, rows: float, ends: float) -> float:
+        """For so many rows that compiled code writes, which begins anew `ends` times."""
+        stored = self.master.stored_schema
         varying = sum(column_width(stored.field(name).type) < 0 for name in self.shape.payload)
-        most = plan.fragment_bytes // (widest + self.master.widest_row)
-        return piece_rows(max(1, most), varying)
+        most = plan.fragment_bytes // (self._widest_tuple + self.master.widest_row)
+        # Then a piece is half full.
+        return rows / piece_rows(max(1, most), varying) + ends / 2
+
+    def gathered(self, plan: JoinPlan, rows: Floats | float, times: Floats | float) -> float:
+        """For so many rows that Python gathers `times` times; arrays if they differ."""
+        average = float(self.master.pages.length.sum()) / max(self.master.row_count, 1)
+        most = min(plan.pairs, plan.fragment_bytes / (self._widest_tuple + average))
+        each = np.divide(rows, np.maximum(times, 1e-15))
+        # There is one if there are rows, by chance, and more if they do not all fit it.
+        pieces = np.ceil(np.multiply.outer(_UNEVEN, each) / most).mean(axis=0) - np.exp(-each)
+        return float(np.sum(times * pieces))
+
+    @property
+    def columns(self) -> int:
+        """Columns of a piece."""
+        return len(self.shape.output_schema)
+
+    @property
+    def _widest_tuple(self) -> int:
+        plain = self.shape.plain(self.sample)
+        return self.shape.tuple_bytes(plain) if plain.num_rows else 64
 
 
 class CostModel:
@@ -114,6 +125,7 @@ class CostModel:
         self.skew = skew
         self.factors = factors.for_master(master)
         self.popularity = Popularity(master, skew)
+        self._pieces = Pieces(shape, master, sample)
         self._io = io
         self._direct = io == "direct"
         self._use_filter = use_filter
@@ -165,10 +177,10 @@ class CostModel:
         top, rows = self.popularity.top, plan.front_rows
         row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, needs.slot_bytes)
         if not plan.stream_slots:
-            turn = self.master.page_count
-            return _Front(
-                rows, self.popularity.noticed(self._keys(rows), plan.recent_codes, turn), 0
+            hits, considered = self.popularity.noticed(
+                self._keys(rows), plan.recent_codes, self.master.page_count, plan.stream_chunk_rows
             )
+            return _Front(rows, hits, 0, considered)
         pool = rows * row_bytes + plan.stream_slots * slot_bytes
         most = rows * row_bytes / pool
         for _ in range(_MOST_MOVES):
@@ -194,12 +206,17 @@ class CostModel:
         missed = 1 - front.hits
         same = float((shares.of_one / max(missed, 1e-12)) ** 2 @ shares.number)
         reads = missed * (1 - same)
+        ends = 1 / plan.stream_chunk_rows
+        pieces = self._pieces.compiled(plan, self._matches(front), ends)
+        handed_on = self._handed_on(plan, front, reads, reads, compiled=pieces)
         return Operations(
             **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
             **self._arrival(plan),
             iterations=missed / TUPLES_PER_STEP,
+            compiled_calls=self._calls(plan, front, ends) + handed_on["offers"],
+            **handed_on,
         )
 
     def _located(self, missed: float, chunk: float) -> float:
@@ -227,7 +244,7 @@ class CostModel:
             partition_probes=reads,
             **self._tuples(plan, missed),
             iterations=reads,
-            **self._compiled(plan, front, reads, scans=True),
+            **self._steps(plan, front, reads, reads, scans=True),
         )
         return operations, per_step * cycle
 
@@ -241,7 +258,7 @@ class CostModel:
             # They are filled by halves.
             front = front._replace(slots=front.slots * 3 // 4)
         if not missed:
-            state = SteadyState(0.0, 0.0, 0.0)
+            state = SteadyState(0.0, 0.0, 0.0, np.zeros(0))
         elif not len(shares.of_one):
             # Everything is pinned: a step settles all that has come.
             return self._all_pinned(plan)
@@ -256,7 +273,11 @@ class CostModel:
         if plan.look_ups and reads:
             # A partition with more wanted rows than a set has room for is read again for the rest.
             found = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
-            reads = max(reads, missed * self._codes(plan, front, missed, state) / found)
+            codes = self._codes(plan, front, missed, state)
+            reads = max(reads, missed * codes / found)
+            if by_demand:
+                entered, together = _crowded(entering, state, codes, found, plan.look_ups)
+                reads = missed * entered
         rows = self.master.row_count / self._partitions(plan)
         probes = reads * (1 + plan.pinned_in_disk_buffer) * rows
         in_key_order, read = self.master.layout == "key", self._read(reads, plan.partition_pages)
@@ -271,22 +292,37 @@ class CostModel:
         elif by_demand:
             # Tuples look for their rows, and for their page when they come.
             probes = missed
-        compiled = {} if by_demand else self._compiled(plan, front, reads)
         located = reads
         if by_demand and reads:
             # Half of the slots are filled at a time, with chunks of the stream.
             located = self._located(missed, min(plan.stream_chunk_rows, front.slots / 2 / missed))
+        iterations = reads / together
+        joined: _Joined | None = None
+        if reads and not plan.look_ups:
+            joined = self._joined(plan, entering, state, missed, iterations)
         operations = Operations(
             **read,
             index_pages_read=0.0 if in_key_order else located,
             probes=probes,
             hash_probes=0.0 if in_key_order or by_demand else probes,
-            partition_probes=reads / together * (1 + plan.pinned_in_disk_buffer),
+            partition_probes=iterations * (1 + plan.pinned_in_disk_buffer),
             **self._tuples(plan, missed, self._is_idle(front, plan)),
-            iterations=reads / together,
-            **compiled,
+            iterations=iterations,
+            batched_iterations=iterations if plan.look_ups else 0.0,
+            **self._steps(plan, front, reads, iterations, joined, by_demand=by_demand),
         )
         return operations, state.waiting
+
+    def _joined(
+        self, plan: JoinPlan, entering: Shares, state: SteadyState, missed: float, iterations: float
+    ) -> _Joined:
+        """Of partitions that are read one by one, and those in the disk buffer."""
+        tuples = missed * entering.of_one * entering.number
+        pinned = self.popularity.leading(plan.pinned_in_disk_buffer, plan.partition_pages)
+        return _Joined(
+            np.append(tuples, pinned),
+            np.append(tuples / state.each, np.full(len(pinned), iterations)),
+        )
 
     def _together(
         self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState, by_demand: bool
@@ -299,9 +335,7 @@ class CostModel:
             return 1.0
         rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
         if by_demand:
-            room = rows * state.reads
-            # The last one seldom fits, the less so the larger partitions are beside the room.
-            return max(1.0, min(plan.look_ups, room - 1.3 / max(room, 1.0)))
+            return float(_fit(rows * np.array([state.reads]), plan.look_ups)[0])
         codes = max(self._codes(plan, front, missed, state), 1e-12)
         return max(1.0, min(plan.look_ups, rows * state.reads / codes))
 
@@ -318,7 +352,7 @@ class CostModel:
             partition_probes=plan.pinned_partitions / plan.stream_slots,
             **self._tuples(plan, 1.0),
             iterations=1 / plan.stream_slots,
-            **self._compiled(plan, _NO_FRONT, 1 / plan.stream_slots),
+            **self._steps(plan, _NO_FRONT, 0.0, 1 / plan.stream_slots),
         )
         return operations, plan.stream_slots / 2
 
@@ -344,8 +378,7 @@ class CostModel:
 
     def _arrival(self, plan: JoinPlan, is_idle: bool = False) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
-        rows_per_key = self.master.row_count / self.popularity.keys
-        always = {"stream_reads": 1.0, "outputs": rows_per_key}
+        always = {"stream_reads": 1.0, "outputs": self._rows_per_key}
         if not plan.front_rows:
             return always
         met = 1 / (1 + RESTING_TURNS) if is_idle else 1.0
@@ -363,19 +396,121 @@ class CostModel:
             "bytes_read": reads * (pages * stored + (ALIGNMENT if self._direct else 0)),
         }
 
-    def _compiled(
-        self, plan: JoinPlan, front: _Front, iterations: float, *, scans: bool = False
+    def _steps(
+        self,
+        plan: JoinPlan,
+        front: _Front,
+        reads: float,
+        iterations: float,
+        joined: _Joined | None = None,
+        *,
+        scans: bool = False,
+        by_demand: bool = False,
     ) -> dict[str, float]:
-        """What compiled steps do, if partitions are joined by them."""
+        """What iterations hand on; and what compiled steps do, if partitions are joined by them."""
         pages = plan.partition_pages
-        if plan.look_ups or not is_for_steps(self.master, self.shape, pages, scans=scans):
-            return {}
-        missed = 1 - front.hits
-        matches = missed * self.master.row_count / self.popularity.keys
-        calls = CompiledCalls(self.shape, self.master, self.sample)
-        # More skew gives more hits, and more partitions with a key that is worth keeping.
-        number = calls.number(plan, missed, matches, iterations, front.hits**0.5)
-        return {"compiled_iterations": iterations, "compiled_calls": number}
+        is_ahead = scans and scans_ahead(pages * self.master.page_bytes, direct=self._direct)
+        in_python = plan.look_ups or by_demand or (is_ahead and plan.front_rows)
+        if in_python or not is_for_steps(self.master, self.shape, pages, scans=scans):
+            tuples, times = joined or (1 - front.hits, iterations)
+            pieces = self._pieces.gathered(plan, self._rows_per_key * tuples, times)
+            # A batch is read by threads of its own. A queue tells the next one in key order only.
+            known = scans or by_demand or self.master.layout == "key"
+            handed_on = self._handed_on(plan, front, reads, iterations, gathered=pieces)
+            if plan.look_ups:
+                return handed_on
+            decoded = reads * self.master.page_count / self._partitions(plan)
+            return handed_on | {
+                "reads_ahead": iterations if self._direct and known else 0.0,
+                "decoded_columns": decoded * len(self.master.stored_schema),
+            }
+        ends = 1 / plan.stream_chunk_rows
+        pieces = self._pieces.compiled(plan, self._matches(front), (1 - front.hits) * ends)
+        calls = self._calls(plan, front, ends)
+        if is_ahead:
+            # Each partition is handed over by the thread that reads it.
+            calls += iterations
+        handed_on = self._handed_on(plan, front, reads, iterations, compiled=pieces)
+        if _learns(plan):
+            # Compiled code shows keys that are frequent enough to the front stage.
+            calls += handed_on["offers"]
+        return handed_on | {
+            "compiled_iterations": iterations,
+            "compiled_probes": iterations * (bool(reads) + plan.pinned_in_disk_buffer),
+            "compiled_calls": calls,
+            "reads_ahead": iterations if is_ahead else 0.0,
+        }
+
+    def _calls(self, plan: JoinPlan, front: _Front, ends: float) -> float:
+        """Calls of compiled code: each ends with a full piece, or with the chunk."""
+        # Some end with both.
+        return max(ends, self._pieces.compiled(plan, self._matches(front), 1.25 * ends))
+
+    def _handed_on(
+        self,
+        plan: JoinPlan,
+        front: _Front,
+        reads: float,
+        seen: float,
+        *,
+        gathered: float = 0.0,
+        compiled: float = 0.0,
+    ) -> dict[str, float]:
+        """Pieces of output, with those of the front stage; and how often it considers keys.
+
+        It may do so `seen` times, each time of some of the `reads`.
+        """
+        if plan.front_rows and front.hits:
+            hits = front.hits * self._rows_per_key
+            gathered += self._pieces.gathered(plan, hits, 1 / plan.stream_chunk_rows)
+        offers = front.considered
+        if _learns(plan) and plan.stream_slots and seen:
+            turn = self._partitions(plan) / reads
+            keys = self.popularity.considered(self._keys(front.rows), turn)
+            offers = float(-np.expm1(-keys / (turn * seen))) * seen
+        return {
+            "pieces": gathered,
+            "columns": (gathered + compiled) * self._pieces.columns,
+            "compiled_columns": compiled * self._pieces.columns,
+            "offers": offers,
+        }
+
+    def _matches(self, front: _Front) -> float:
+        """Result rows per tuple that do not come from the front stage."""
+        return (1 - front.hits) * self._rows_per_key
+
+    @property
+    def _rows_per_key(self) -> float:
+        return self.master.row_count / self.popularity.keys
 
     def _partitions(self, plan: JoinPlan) -> int:
         return max(1, -(-self.master.page_count // plan.partition_pages))
+
+
+def _learns(plan: JoinPlan) -> bool:
+    """Whether there is a front stage that finds out which rows to keep."""
+    return bool(plan.front_rows) and plan.admission != "pinned"
+
+
+def _crowded(
+    entering: Shares, state: SteadyState, codes: float, found: int, most: int
+) -> tuple[float, float]:
+    """DEMANDJOIN's reads per tuple, and partitions that are looked up at once, group by group.
+
+    A group with more codes than a set has room for is read again, and fills a set alone.
+    """
+    again = np.maximum(1.0, state.each * codes / found)
+    reads = entering.of_one / state.each * entering.number * again
+    fitting = np.where(state.each <= found, reads, 0.0)
+    mean, square = (float(fitting @ state.each**n / max(fitting.sum(), 1e-12)) for n in (1, 2))
+    # Where groups are of different sizes, a large one is more often left out at the end of a set.
+    room = found - (square / max(mean, 1e-12) - mean) / 2
+    sets = reads / _fit(room * again / state.each, most)
+    return float(reads.sum()), float(reads.sum() / sets.sum())
+
+
+def _fit(room: Floats, most: int) -> Floats:
+    """How many partitions are looked up at once if `room` of them would fill a set."""
+    # The last one seldom fits, the less so the larger partitions are beside the room.
+    fit: Floats = np.clip(room - 1.3 / np.maximum(room, 1.0), 1.0, most)
+    return fit

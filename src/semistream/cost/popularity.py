@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from semistream.cost.skew import Skew
 from semistream.cost.zipf_sums import rank_classes, zipf_share, zipf_shares
+from semistream.parts.admission import IDLE, TICKS_PER_TURN, PaperRule
 from semistream.relation import MasterTable
 
 Floats = NDArray[np.float64]
@@ -54,26 +55,60 @@ class Popularity:
         """The share of the stream on the most frequent keys."""
         return zipf_share(keys, self.keys, self.exponent)
 
-    def noticed(self, keys: float, recent: float, turn: float) -> float:
-        """The share of the stream on `keys` keys that CINLJ keeps.
+    def noticed(self, keys: float, recent: float, turn: float, chunk: float) -> tuple[float, float]:
+        """The share of the stream on `keys` keys that CINLJ keeps, and on those it considers.
 
         It lets in a key that comes twice within a buffer of `recent` missed tuples, and pushes out
         one that did not come in the last `turn` of them. So a key of share p enters in proportion
         to p (1 − e^(−p · buffer)) and leaves in proportion to e^(−p · turn). How much of the time
-        it is kept follows from these two.
+        it is kept follows from these two. A key is considered that comes a second time, in the
+        buffer or in the same `chunk`.
         """
         edges = rank_classes(0, self.keys, 4096)
         count = np.diff(edges)
         shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
         each = np.diff(shares) / count
-        hits = 0.0
+        hits, kept = 0.0, np.zeros(len(each))
         for _ in range(_ROUNDS):
             # On average the buffer is half full, and only misses fill it.
             enters = each * -np.expm1(-each * recent / 2 / (1 - hits))
             leaves = np.exp(-each * turn / (1 - hits))
             kept = _kept(enters, leaves, count, min(keys, self.keys))
             hits = (hits + float(kept * count @ each)) / 2
-        return hits
+        again = -np.expm1(-each * (recent + chunk) / 2 / (1 - hits))
+        return hits, float((1 - kept) * again * each @ count)
+
+    def considered(self, kept: float, turn: float) -> float:
+        """How many keys a front stage that keeps the `kept` most frequent considers in a turn.
+
+        Others come often within `turn` tuples by chance. The paper's rule raises its threshold
+        until they hardly ever replace more keys in a tick than it allows, and lowers it while kept
+        keys that nobody asks for leave room.
+        """
+        top = min(round(kept), self.keys)
+        if not top or top == self.keys:
+            return 0.0
+        outside, expected = self._expected(top, self.keys, turn)
+        inside, of_kept = self._expected(0, top, turn)
+        # A key counts as asked for that came in this turn or in the last one.
+        idle = float(np.exp(-1.5 * of_kept) @ inside)
+        most = PaperRule.CHURN * top
+        # How many are idle changes from tick to tick.
+        falling = min(1.0, idle / (IDLE * top))
+        threshold, most_per_tick = 1.0, most / TICKS_PER_TURN
+        while True:
+            count = float(_at_least(np.ceil(threshold), expected) @ outside)
+            per_tick = count / TICKS_PER_TURN
+            if per_tick + 2 * per_tick**0.5 <= most_per_tick:
+                return falling * (most + idle / 2) + (1 - falling) * count
+            threshold *= PaperRule.RISE
+
+    def _expected(self, first: int, last: int, tuples: float) -> tuple[Floats, Floats]:
+        """Ranks in classes: how many they are, and how many of so many tuples each has."""
+        edges = rank_classes(first, last, 512)
+        count = np.diff(edges).astype(np.float64)
+        shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
+        return count, np.diff(shares) / count * tuples
 
     def distinct(self, top: int, missed: float, wait: float) -> float:
         """Different codes per tuple, among the `missed` share that misses the `top` keys.
@@ -90,9 +125,13 @@ class Popularity:
 
     def first(self, partitions: int, partition_pages: int) -> float:
         """The share of the stream on the first partitions."""
+        return float(self.leading(partitions, partition_pages).sum())
+
+    def leading(self, partitions: int, partition_pages: int) -> Floats:
+        """The shares of the stream on each of the first partitions."""
         if not partitions:
-            return 0.0
-        return float(self._by_partition(partition_pages, 0)[:partitions].sum())
+            return np.zeros(0)
+        return self._by_partition(partition_pages, 0)[:partitions]
 
     def _shares(self, partition_pages: int, top: int = 0, skipped: int = 0) -> Shares:
         """The partitions behind the first `skipped`, for a stream without its `top` keys."""
@@ -129,6 +168,20 @@ class Popularity:
         rest = 1 - zipf_share(max(len(heads), top), self.keys, self.exponent)
         even: Floats = shares + rest * np.diff(edges) / edges[-1]
         return even
+
+
+def _at_least(number: float, expected: Floats) -> Floats:
+    """How likely so many, or more, come of keys of which some are expected.
+
+    Of Poisson's law, by the cube root of Wilson and Hilferty: within 0.02 of it, whatever the size.
+
+    >>> _at_least(3, np.array([0.5, 3.0, 1e9])).round(2).tolist()
+    [0.02, 0.58, 1.0]
+    """
+    z = 3 * number**0.5 * (np.cbrt(expected / number) - 1 + 1 / (9 * number))
+    z = np.clip(z, -8.0, 8.0)
+    likely: Floats = 1 / (1 + np.exp(-1.5976 * z - 0.07056 * z**3))
+    return likely
 
 
 def _kept(enters: Floats, leaves: Floats, count: Floats, keys: float) -> Floats:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -40,36 +38,17 @@ def copying(io: str) -> str:
 class Stopwatch:
     """Seconds of a read or a join since it was made: of the CPU, or with direct I/O by the clock.
 
-    What other work on the machine takes is left out, where that is known: by the clock, it is the
-    time that the thread has waited for a processor which has waited longest. Waiting for the disk
-    counts.
+    By the clock, waiting for the disk counts, and so does what other work on the machine takes.
     """
 
     def __init__(self, io: str) -> None:
         """Start it."""
-        self._by_clock = io == "direct"
-        self._waited = _waits() if self._by_clock else {}
+        self._now = time.perf_counter if io == "direct" else time.process_time
         self._started = self._now()
-
-    def _now(self) -> float:
-        return time.perf_counter() if self._by_clock else time.process_time()
 
     def seconds(self) -> float:
         """So far."""
-        passed = self._now() - self._started
-        if not self._by_clock:
-            return passed
-        waits = [wait - self._waited.get(thread, 0) for thread, wait in _waits().items()]
-        return max(passed - max(waits, default=0) / 1e9, _LEAST)
-
-
-def _waits() -> dict[int, int]:
-    """Nanoseconds that each thread of this process has waited for a processor."""
-    found = {}
-    for task in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):
-            found[int(task.parent.name)] = int(task.read_text("ascii").split()[1])
-    return found
+        return max(self._now() - self._started, _LEAST)
 
 
 def read_costs(master: MasterTable) -> Iterator[ReadCost]:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -243,12 +243,7 @@ class RetuningPlanner:
 
     def _scaled(self) -> CostFactors:
         """The factors, all by as much as runs took longer or shorter than priced."""
-        scaled: dict[str, Any] = {
-            field.name: None if value is None else value * self._scale
-            for field in fields(CostFactors)
-            for value in (getattr(self._factors, field.name),)
-        }
-        return CostFactors(**scaled)
+        return self._factors.times(self._scale)
 
 
 class _Pace:

@@ -32,7 +32,9 @@ def simulated_reads(
     scaled = max(int(slots / factor), 2)
     homes = _drawn(weights, (_FILLINGS + 1) * scaled)
     reads = np.zeros(len(weights), np.int64)
-    tuples = _play(homes, scaled, look_ups, reads)
+    # A group of light partitions takes the place of so many in a set.
+    places = np.append(np.full(len(light), factor), np.ones(len(heavy) + 1))
+    tuples = _play(homes, places, scaled, look_ups, reads)
     # With fewer slots a heavy partition is read more often; a group of light ones is not.
     return float(reads[: len(light)].sum() + reads[len(light) :].sum() / factor) / tuples
 
@@ -72,7 +74,13 @@ def _fall(
 
 
 @kernel
-def _play(homes: NDArray[np.int32], slots: int, look_ups: int, reads: NDArray[np.int64]) -> int:
+def _play(
+    homes: NDArray[np.int32],
+    places: Floats,
+    slots: int,
+    look_ups: int,
+    reads: NDArray[np.int64],
+) -> int:
     """Let tuples come and be settled; counts the reads of the second half, returns its tuples.
 
     `homes` are the partitions that the tuples fall on. The last step may take up to `slots` more
@@ -95,12 +103,15 @@ def _play(homes: NDArray[np.int32], slots: int, look_ups: int, reads: NDArray[np
         waiting[pinned] = 0
         if half == 0 and arrived > tuples // 2:
             half = arrived
-        for _ in range(look_ups):
+        taken = 0.0
+        while taken < look_ups:
             while at < arrived and oldest[homes[at]] != at:
                 at += 1
-            if at < arrived:
-                home = homes[at]
-                free += waiting[home]
-                waiting[home], oldest[home] = 0, -1
-                reads[home] += half > 0
+            if at == arrived:
+                break
+            home = homes[at]
+            free += waiting[home]
+            waiting[home], oldest[home] = 0, -1
+            reads[home] += half > 0
+            taken += places[home]
     return int(arrived - half)

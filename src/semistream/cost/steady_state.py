@@ -14,7 +14,7 @@ average, and T later it is read again. So
 DEMANDJOIN reads a partition when the number of its waiting tuples times the age of the first
 reaches some level C, the same for all: after (1 + qT) T = C. The same sums hold, with a T of its
 own for each partition. Frequent ones are read sooner and rare ones later than with one T for all,
-which is fewer reads for as many waiting tuples.
+which is fewer reads for as many waiting tuples. No T is longer than its age bound.
 
 T, or C, follows from the number of waiting tuples. The table is full before a read, and the read
 frees some of it, so on average the waiting tuples are its slots less half of what a read frees.
@@ -28,6 +28,7 @@ import numpy as np
 
 from semistream.cost.popularity import Floats, Shares
 from semistream.cost.simulation import simulated_reads
+from semistream.parts.demand_table import LONGEST_WAIT
 
 _HALVINGS = 32
 _MUCH = 0.1
@@ -43,6 +44,8 @@ class SteadyState(NamedTuple):
     """T: how many other tuples enter while the first tuple of a partition waits, on average."""
     waiting: float
     """Tuples in the table, on average."""
+    each: Floats
+    """Tuples that a read finishes, for each kind of partition."""
 
 
 def steady_state(
@@ -61,7 +64,9 @@ def steady_state(
     """
 
     def wait_at(level: float) -> Floats | float:
-        return _wait_for_demand(shares, level) if by_demand else level
+        if not by_demand:
+            return level
+        return np.minimum(_wait_for_demand(shares, level), LONGEST_WAIT * slots)
 
     low, high = 0.0, 1.0
     while _room(shares, wait_at(high), slots, look_ups, settled_at_once) > 0 and high < 1e18:
@@ -78,7 +83,7 @@ def steady_state(
         reads = simulated_reads(shares, slots, look_ups, settled_at_once)
     each = shares.of_one * shares.number
     longest = float(each @ np.broadcast_to(wait, each.shape) / each.sum())
-    return SteadyState(reads, longest, _waiting(shares, wait))
+    return SteadyState(reads, longest, _waiting(shares, wait), 1 + shares.of_one * wait)
 
 
 def _wait_for_demand(shares: Shares, level: float) -> Floats:

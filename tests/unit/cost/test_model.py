@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numba import njit
 
 import semistream as ss
+from semistream.algorithms.registry import needs_of
+from semistream.cost import simulation
 from semistream.cost.factors import shipped_factors
 from semistream.cost.model import CostModel
 from semistream.cost.popularity import Popularity, Shares
@@ -73,6 +76,9 @@ def test_predicted_and_priced_rates_agree(
         master, algorithm=algorithm, io="unmapped", on="product_id", memory=memory, **options
     )
     tuples = 5_000 if algorithm == "inlj" else 15_000 if algorithm == "cinlj" else 60_000
+    if needs_of(algorithm).front_share:
+        # It takes longer until a front stage has learned.
+        tuples *= 4
     predicted = model(master, exponent).planned(algorithm, memory, options)
     if predicted.plan.look_ups:
         # Many partitions at a time: it takes longer until they come as they will come for ever.
@@ -80,14 +86,45 @@ def test_predicted_and_priced_rates_agree(
     else:
         found = counted(engine, stream(exponent, tuples, tuples // 6), warm=2)
     assert predicted.plan == engine.plan
-    assert predicted.rate == pytest.approx(1 / priced_seconds(found, FACTORS), rel=0.05)
+    learns = bool(needs_of(algorithm).front_share)
+    priced = 1 / priced_seconds(found, FACTORS)
+    # Which keys come often enough to be considered is chance.
+    # CINLJ's offers end calls of compiled code too, so chance counts twice.
+    by_chance = algorithm == "cinlj"
+    near = 0.09 if by_chance else 0.08 if learns else 0.05
+    assert predicted.rate == pytest.approx(priced, rel=near)
     assert predicted.io_per_tuple == pytest.approx(found.pages_read, rel=0.06)
-    names = ("partition_probes", "hash_probes", "front_chunks", "batched_codes")
-    for name in (*names, "compiled_iterations", "compiled_calls"):
+    # How full pieces of output are that Python gathers is a guess.
+    off = {"pieces": 0.25, "columns": 0.25, "compiled_columns": 0.25}
+    off["compiled_calls"] = 0.2 if by_chance else 0.12 if learns else 0.1
+    names = ("partition_probes", "hash_probes", "front_chunks", "batched_codes", "columns")
+    compiled = ("compiled_iterations", "compiled_probes", "compiled_calls", "compiled_columns")
+    # A front stage that answers next to nothing makes a piece for each row.
+    pieces = () if predicted.plan.front_rows else ("pieces", "decoded_columns")
+    for name in (*names, "batched_iterations", *compiled, *pieces):
         expected, came = (getattr(one, name) for one in (predicted.operations, found))
-        # How many partitions a front stage is to see, outside of look-ups, is a guess.
-        guessed = algorithm == "chybridjoin" and name == "compiled_calls"
-        assert expected == pytest.approx(came, rel=0.12 if guessed else 0.1), name
+        assert expected == pytest.approx(came, rel=off.get(name, 0.1)), name
+
+
+@pytest.mark.parametrize("options", [{"look_ups": 8}, {"look_ups": 0, "partition_pages": 4}])
+def test_demandjoin_is_predicted_where_frequent_keys_are_neighbours(
+    masters: dict[str, ss.MasterTable], counted: Any, options: dict[str, Any]
+) -> None:
+    """There partitions wait most differently, and some are read because of their age."""
+    master = masters["key"]
+    memory, rows = int(master.pages.length.sum() * 0.2), master.row_count
+    keys = ZipfKeys(rows, 1.0, seed=7)
+    batches = [pa.record_batch({"product_id": keys.ranks(10_000)}) for _ in range(40)]
+    shape = JoinShape(batches[0].schema, master, "product_id", "inner", None)
+    skew = Skew(1.0, "frequency")
+    some = CostModel(master, shape, batches[0], skew, FACTORS, "unmapped")
+    predicted = some.planned("demandjoin", memory, options)
+    engine = ss.engine(
+        master, algorithm="demandjoin", io="unmapped", on="product_id", memory=memory, **options
+    )
+    found = counted(engine, batches, warm=10)
+    assert predicted.io_per_tuple == pytest.approx(found.pages_read, rel=0.15)
+    assert predicted.hit_share == pytest.approx(found.front_hits, rel=0.15)
 
 
 def test_a_uniform_stream_has_the_closed_form() -> None:
@@ -107,6 +144,17 @@ def test_steady_state_and_simulation_agree_where_both_hold() -> None:
         state = steady_state(shares, slots, look_ups)
         played = simulated_reads(shares, slots, look_ups)
         assert state.reads == pytest.approx(played, rel=0.03)
+
+
+def test_a_smaller_simulation_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of light partitions takes as many places in a set as they do."""
+    shares = Shares(np.append(np.full(900, 0.4 / 900), [0.1, 0.5]), np.ones(902))
+    for look_ups in (1, 8, 32):
+        small = simulated_reads(shares, 100_000, look_ups)
+        with monkeypatch.context() as patched:
+            patched.setattr(simulation, "_SLOTS", 1 << 20)
+            patched.setattr(simulation, "_FILLINGS", 20)
+            assert small == pytest.approx(simulated_reads(shares, 100_000, look_ups), rel=0.08)
 
 
 def test_a_simulation_leaves_the_callers_random_numbers_alone() -> None:
@@ -174,6 +222,23 @@ def test_waiting_follows_littles_law(masters: dict[str, ss.MasterTable]) -> None
     predicted = model(masters["key"], 0.0).planned("rmeshjoin", 512 << 10)
     assert predicted.waiting == pytest.approx(predicted.plan.stream_slots)
     assert predicted.wait_seconds * predicted.rate == pytest.approx(predicted.waiting)
+
+
+@pytest.mark.parametrize(("memory", "kept"), [(0.05, 0.0), (0.2, 0.0), (0.45, 0.0), (0.75, 0.5)])
+def test_whole_pages_are_worth_keeping_only_with_more_than_half_of_r(
+    memory: float, kept: float
+) -> None:
+    """Without skew, reads are as (1 − k)² / (m − k): least for k = 2m − 1, or for none."""
+    pages, page, slot = 400, 60_000, 29
+
+    def reads(k: float) -> float:
+        others = round(pages * (1 - k))
+        shares = Shares(np.full(others, 1 / others), np.ones(others))
+        slots = (memory - k) * pages * page / slot
+        return (1 - k) * steady_state(shares, slots, by_demand=True).reads
+
+    tried = np.arange(0.0, memory - 0.02, 0.02)
+    assert tried[np.argmin([reads(k) for k in tried])] == pytest.approx(kept, abs=0.03)
 
 
 def test_demand_needs_fewer_reads_than_age_for_as_many_who_wait() -> None:

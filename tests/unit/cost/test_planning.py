@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
+from semistream.algorithms.registry import needs_of
 from semistream.cost import CostFactors
 from semistream.cost.empirical import measure_grid, zipf_stream
 from semistream.cost.factors import factors_path, known_factors, shipped_factors
@@ -65,16 +66,17 @@ def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
 ) -> None:
     """Run, counted and priced: the tuned sizes, and half and twice of each of them."""
     master = masters["key"]
-    batches = zipf_stream(master, 1.0, 120_000, by_frequency=False)
+    # What a front stage considers while it learns has a price, so it has to have learned.
+    tuples = 600_000 if needs_of(algorithm).front_share else 120_000
+    batches = zipf_stream(master, 1.0, tuples, by_frequency=False)
     shape = JoinShape(batches[0].schema, master, "product_id", "inner", None)
     some = Tuner(CostModel(master, shape, batches[0], ss.Skew(1.0), FACTORS, "unmapped"))
     memory = int(master.pages.length.sum() * 0.25)
     tuned, *around = measure_grid(some, algorithm, memory, batches, "buffered")
     assert around
-    # Of a scan with a front stage the model expects more hits than come (here 70 % against 64 %),
-    # the more the larger its partitions are.
-    # That of demandjoin still moves while it is counted.
-    near = {"cmeshjoin": 0.9, "demandjoin": 0.95}.get(algorithm, 0.98)
+    # The front stage of a scan still learns while it is counted, and that of demandjoin moves.
+    # For hybridjoin the model has partitions of two pages and of three within a hundredth.
+    near = {"cmeshjoin": 0.9, "demandjoin": 0.95, "hybridjoin": 0.94}.get(algorithm, 0.98)
     assert tuned.priced >= near * max(point.priced for point in around)
 
 

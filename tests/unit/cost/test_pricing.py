@@ -29,8 +29,8 @@ def test_every_factor_prices_its_counter(price: Price) -> None:
 
 def test_factors_and_the_table_of_counters_agree() -> None:
     """A counter that is priced has a factor, a factor has a counter, and only these are shipped."""
-    # What decompressing takes is made part of a page's price.
-    known = {*FACTORS, "lz4_byte", "zstd_byte", "packed_byte"}
+    # What decompressing takes is made part of a page's price, and the overlap is a share.
+    known = {*FACTORS, "lz4_byte", "zstd_byte", "packed_byte", "overlap"}
     assert {field.name for field in fields(CostFactors)} == known
     assert set(asdict(shipped_factors().factors)) == known
     assert list(priced_parts(Recorder(lambda: 0.0), CostFactors())) == list(FACTORS)
@@ -49,7 +49,7 @@ def test_counters_that_cost_nothing_are_known() -> None:
     free = set(Recorder(lambda: 0.0).counts()) - {price.counter for price in PRICES}
     assert free == {
         *("arrived", "joined", "unmatched", "left_out", "filtered", "front_hits", "matches"),
-        "in_place_rows",
+        *("in_place_rows", "reads_ahead", "partition_probes"),
     }
 
 
@@ -85,8 +85,9 @@ def test_steps_in_compiled_code_have_their_own_price(tmp_path: Path) -> None:
 
 def test_a_read_costs_more_from_the_disk_than_from_memory() -> None:
     direct, held = (shipped_factors(io).factors for io in ("direct", "unmapped"))
-    for name in ("partition_read", "batched_read", "byte_read", "batched_byte"):
-        assert asdict(direct)[name] > asdict(held)[name] > 0, name
+    for read, byte in (("partition_read", "byte_read"), ("batched_read", "batched_byte")):
+        of_page = [asdict(f)[read] + 65536 * asdict(f)[byte] for f in (direct, held)]
+        assert of_page[0] > of_page[1] > 0, read
 
 
 @pytest.mark.parametrize("io", ["buffered", "direct"])
@@ -99,7 +100,46 @@ def test_the_shipped_factors_say_where_they_come_from(io: str) -> None:
         assert shipped.factors.partition_read > (shipped.factors.batched_read or 0) > 0
 
 
+@pytest.mark.parametrize(("steps", "seconds"), [(10, 100 + 0.3 * 20), (1, 20 + 0.3 * 10)])
+def test_what_threads_read_meanwhile_is_mostly_hidden(steps: int, seconds: float) -> None:
+    """A join takes the longer of the two, and 0.3 of the shorter."""
+    prices = {"batched_read": 1.5, "batched_byte": 0.5, "iteration": 10.0}
+    factors = CostFactors(**prices, overlap=0.7)
+    counted = Recorder(
+        lambda: 0.0,
+        iterations=steps,
+        partitions_read=10,
+        batched_reads=10,
+        bytes_read=10,
+        batched_bytes=10,
+    )
+    assert priced_seconds(counted, factors) == pytest.approx(seconds)
+    assert sum(priced_parts(counted, factors).values()) == pytest.approx(seconds)
+    # For the time of processors, nothing overlaps.
+    assert priced_seconds(counted, CostFactors(**prices)) == 10 * steps + 20
+
+
+def test_of_single_reads_only_those_ahead_are_hidden() -> None:
+    factors = CostFactors(partition_read=1.0, byte_read=0.1, iteration=5.0, overlap=0.7)
+    counted = Recorder(
+        lambda: 0.0, partitions_read=10, reads_ahead=5, bytes_read=100, iterations=10
+    )
+    assert priced_seconds(counted, factors) == pytest.approx(50 + 20 - 0.7 * 10)
+
+
+def test_on_a_slower_machine_every_price_is_higher_and_as_much_is_hidden() -> None:
+    factors = shipped_factors("direct").factors
+    counted = Recorder(
+        lambda: 0.0, partitions_read=10, reads_ahead=5, bytes_read=100, iterations=10
+    )
+    slower = factors.times(3.0)
+    assert slower.overlap == factors.overlap > 0
+    assert priced_seconds(counted, slower) == pytest.approx(3 * priced_seconds(counted, factors))
+
+
 def test_bad_factors_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"overlap is 1\.5"):
+        CostFactors(overlap=1.5)
     with pytest.raises(OptionError, match="probe is -1"):
         CostFactors(probe=-1.0)
     with pytest.raises(OptionError, match=r"no cost factors \['prob'\]"):
