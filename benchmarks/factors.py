@@ -44,9 +44,11 @@ def main() -> None:
     args = parser.parse_args()
     shipped = json.loads(SHIPPED.read_text("utf-8"))
     for io in ["buffered"] if args.busy else args.io:
-        found = calibration.calibrate(io, args.folder, print, args.rounds)
+        found = calibration.calibrate(io, args.folder, rounds=args.rounds)
         before = shipped[io]["factors"]
         for name, price in asdict(found.factors).items():
+            if name == "overlap":
+                continue
             print(
                 f"{io:<9}{name:<19}{before.get(name, 0) * 1e6:12.4f} ->{price * 1e6:12.4f} µs"
                 f"  ± {found.spread[name]:.0%}"
@@ -92,7 +94,7 @@ def content(found: Calibration, rounds: int, before: dict[str, float]) -> dict[s
     """What is kept of a calibration."""
     here = machine(ss.__version__)
     way = "direct I/O, local SSD" if found.io == "direct" else "CPU time, pages in memory"
-    source = f"{here['cores']} cores of {here['cpu']}, {way}, fastest of {rounds} runs each"
+    source = f"{here['cores']} cores of {here['cpu']}, {way}, medians of {rounds} runs each"
     # A price of 0 would stay so: later calibrations are pulled to these.
     least = {name: price / 10 for name, price in before.items()}
     factors = {

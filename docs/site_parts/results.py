@@ -62,7 +62,7 @@ def by_skew(quantity: str, layout: str) -> dict[str, list[tuple[float, float]]]:
     """By algorithm: pages read per 1,000 tuples, or thousand tuples a second, for each exponent."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ALGORITHMS}
     for line in lines("cost_model.jsonl"):
-        if line["layout"] == layout and line["algorithm"] in found:
+        if line["columns"] == 10 and line["layout"] == layout and line["algorithm"] in found:
             value = (
                 1e3 * line["operations"]["pages_read"]
                 if quantity == "pages"
