@@ -136,6 +136,33 @@ def test_a_tuple_that_has_waited_for_long_comes_first() -> None:
     assert demanded(table) == [0]
 
 
+def test_a_large_group_without_room_goes_before_smaller_ones_for_a_time() -> None:
+    table = table_of(40)
+    pairs = Pairs(np.empty(40, np.int32), np.empty(40, np.int32))
+    marked = table.unmarked()
+    marked[0] = 1
+
+    def others_come_and_go(count: int) -> None:
+        enter(table, [0] * count)
+        for slots in table.take_codes(0, [], pairs, among=False):
+            table.release(slots.copy())
+
+    enter(table, [5])
+    others_come_and_go(30)
+    enter(table, [10, 11, 12, 13, 14])
+    assert demanded(table) == [1]  # 36 × 1, and 5 × 5
+    assert table.most_demanded(marked.copy(), 7, 6).tolist() == [1, 2]
+    assert table.most_demanded(marked.copy(), 7, 5).tolist() == [2]
+    for age in (66, 96, 126, 156, 186):
+        others_come_and_go(30)
+        assert table.most_demanded(marked.copy(), 7, 5).tolist() == [2], age
+    # Of 40 slots, the bound is 100 tuples.
+    others_come_and_go(14)
+    assert table.most_demanded(marked.copy(), 7, 5).tolist() == [2]
+    others_come_and_go(1)
+    assert table.most_demanded(marked.copy(), 7, 5).tolist() == [1]
+
+
 def test_codes_of_a_group_are_ascending_and_come_once() -> None:
     table = table_of(40)
     enter(table, [7, 5, 7, 9, 5, 30, 31])

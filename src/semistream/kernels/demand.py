@@ -88,8 +88,11 @@ def most_demanded(
 
     Demand is how many tuples wait × how long the first of them has waited: the memory that
     reading the partition gives back, times how long it was held. A group that has waited for more
-    than `bound` tuples comes before all others. Marked ones are passed over, and so are those that
-    would have more than `most_tuples` together with the ones before, but for the first.
+    than `bound` tuples comes before all others. Marked ones are passed over.
+
+    Together they have at most `most_tuples`, or there is only one. Where the next one has no room,
+    it takes the place of all before it, if it is larger than they are and the first one has not
+    waited for twice the bound; else it is passed over.
     """
     groups, now = demand.groups, demand.ends[ENTERED]
     best, found = np.empty(len(out), np.float64), 0
@@ -107,15 +110,22 @@ def most_demanded(
             at -= 1
         best[at], out[at] = worth, region
         found = min(found + 1, len(out))
+    if not found:
+        return 0
+    waited = (now - int(groups[out[0]].since)) & WRAP
     tuples, fit, least = 0, 0, 0.0
     for i in range(found):
         count = groups[out[i]].count
-        if fit > 0 and tuples + count > most_tuples:
-            least = max(least, _ENOUGH * best[i])
-        elif best[i] >= least:
-            tuples += count
-            out[fit] = out[i]
-            fit += 1
+        if fit == 0 or tuples + count <= most_tuples:
+            if best[i] >= least:
+                out[fit] = out[i]
+                tuples, fit = tuples + count, fit + 1
+            continue
+        if waited <= 2 * bound and count > tuples and best[i] >= least:
+            # It would find no room beside others later, but those it takes the place of will.
+            out[0] = out[i]
+            tuples, fit = count, 1
+        least = max(least, _ENOUGH * best[i])
     out[:fit].sort()
     return fit
 
