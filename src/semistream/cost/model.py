@@ -20,8 +20,8 @@ from semistream.algorithms.assembly import exchanged_bytes
 from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
-from semistream.column_widths import column_width
 from semistream.cost.factors import CostFactors
+from semistream.cost.pieces import Pieces
 from semistream.cost.popularity import Floats, Popularity, Shares
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
@@ -30,7 +30,6 @@ from semistream.parts.front_stage import RESTING_TURNS
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
-from semistream.parts.result_columns import piece_rows
 from semistream.parts.steps import is_for_steps, scans_ahead
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
@@ -40,8 +39,6 @@ _LEARNED = 0.9
 """A front stage is judged while it still learns: it has this part of its final hit share then."""
 _MOST_MOVES = 64
 """A front stage may go back and forth between two sizes; either is as good."""
-_UNEVEN = np.linspace(0.8, 1.2, 9)
-"""The rows of one time beside their average."""
 _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
@@ -68,41 +65,6 @@ class _Joined(NamedTuple):
     """That are joined with them."""
     times: Floats
     """That they are joined."""
-
-
-class Pieces(NamedTuple):
-    """How many pieces of output a plan makes."""
-
-    shape: JoinShape
-    master: MasterTable
-    sample: pa.RecordBatch
-
-    def compiled(self, plan: JoinPlan, rows: float, ends: float) -> float:
-        """For so many rows that compiled code writes, which begins anew `ends` times."""
-        stored = self.master.stored_schema
-        varying = sum(column_width(stored.field(name).type) < 0 for name in self.shape.payload)
-        most = plan.fragment_bytes // (self._widest_tuple + self.master.widest_row)
-        # Then a piece is half full.
-        return rows / piece_rows(max(1, most), varying) + ends / 2
-
-    def gathered(self, plan: JoinPlan, rows: Floats | float, times: Floats | float) -> float:
-        """For so many rows that Python gathers `times` times; arrays if they differ."""
-        average = float(self.master.pages.length.sum()) / max(self.master.row_count, 1)
-        most = min(plan.pairs, plan.fragment_bytes / (self._widest_tuple + average))
-        each = np.divide(rows, np.maximum(times, 1e-15))
-        # There is one if there are rows, by chance, and more if they do not all fit it.
-        pieces = np.ceil(np.multiply.outer(_UNEVEN, each) / most).mean(axis=0) - np.exp(-each)
-        return float(np.sum(times * pieces))
-
-    @property
-    def columns(self) -> int:
-        """Columns of a piece."""
-        return len(self.shape.output_schema)
-
-    @property
-    def _widest_tuple(self) -> int:
-        plain = self.shape.plain(self.sample)
-        return self.shape.tuple_bytes(plain) if plain.num_rows else 64
 
 
 class CostModel:
