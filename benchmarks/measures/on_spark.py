@@ -23,7 +23,7 @@ from semistream_bench.peers import duckdb_rows
 from semistream_bench.shop import KEY, Shop
 from semistream_bench.triggers import StreamFiles
 from semistream_bench.turns import Seconds, in_turns
-from semistream_bench.ways import Way, ways
+from semistream_bench.ways import STORES, Way, ways
 
 _OURS, _IDENTITY, _WIDE = "semistream", "identity", "wide identity"
 _STATIC, _BROADCAST = "stream-static", "broadcast"
@@ -55,7 +55,7 @@ class SparkMeasures:
     def _full_size(self, wanted: set[int]) -> Iterator[Finding]:
         shop = self._shop(self.rows)
         if 5 in wanted:
-            shop.add_stores()
+            shop.add_stores(list(STORES))
             table, path = shop.table(), shop.folder / "keyed.duckdb"
             shop.stores["DuckDB (1 GB, primary key)"] = duckdb_rows.build(
                 table, path, KEY, "1GB", primary_key=True

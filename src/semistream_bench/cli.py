@@ -22,8 +22,6 @@ __all__ = ["app"]
 
 app = typer.Typer(add_completion=False)
 
-_PEERS = {"LMDB": "lmdb", "RocksDB": "rocksdict", "DuckDB": "duckdb"}
-
 
 @app.command()
 def bench(
@@ -53,7 +51,7 @@ def bench(
     All ways get the same data and take turns. Appends to OUT/results.jsonl and draws a chart.
     """
     with reported(side()):
-        from semistream_bench.ways import WAYS
+        from semistream_bench.ways import PACKED, STORES, WAYS
 
         if list_ways:
             for name, what in WAYS.items():
@@ -61,14 +59,23 @@ def bench(
             return
         names = _chosen(only, list(WAYS))
         _check(rows, batch, batches, rounds, memory, exponent, cores)
-        _check_installed(names)
+        if cold and batch < cores:
+            raise OptionError(
+                f"--batch is {batch} and --cores {cores}: give each task a tuple, or --no-cold."
+            )
+        _check_installed([(name, STORES[name]) for name in names if name in STORES])
+        _check_writable(out)
         from semistream_bench.measure import Comparison
         from semistream_bench.report import draw, sentence, table, write_lines
 
-        stores = sum(name in names for name in _PEERS)
+        colds = 1 + sum(name in names for name in (PACKED, *STORES))
         # Every way in every round and the one that warms up, and the same of the cold ones.
-        turns = len(names) * (rounds + 1) + len(names) * resident
-        turns += (2 + stores) * (rounds + 1) * cold
+        turns = len(names) * (rounds + 1) + len(names) * resident + colds * (rounds + 1) * cold
+        settings = {
+            "rows": rows, "memory_percent": memory, "exponent": exponent, "cores": cores,
+            "seed": seed, "rounds": rounds,
+        }  # fmt: skip
+        found = []
         with Progress("Comparing", turns, quiet) as progress:
 
             def say(text: str) -> None:
@@ -81,13 +88,9 @@ def bench(
                 rows, batch, batches, rounds, memory / 100, exponent, cores, seed, names,
                 cold, resident, say,
             )  # fmt: skip
-            found = comparison.run(folder)
-        out.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "rows": rows, "memory_percent": memory, "exponent": exponent, "cores": cores,
-            "seed": seed, "rounds": rounds,
-        }  # fmt: skip
-        write_lines(out / "results.jsonl", found, settings)
+            for some in comparison.run(folder):
+                write_lines(out / "results.jsonl", some, settings)
+                found += some
         if as_json:
             typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
             return
@@ -136,10 +139,20 @@ def _check(
         raise OptionError(f"--exponent is {exponent}; give 0 (no skew) to 10.")
 
 
-def _check_installed(names: list[str]) -> None:
-    missing = [name for name, module in _PEERS.items() if name in names and not find_spec(module)]
+def _check_installed(stores: list[tuple[str, str]]) -> None:
+    missing = [name for name, package in stores if not find_spec(package)]
     if missing:
         raise OptionError(
-            f"{', '.join(missing)} are not installed: pip install 'semistream[bench]', or choose "
+            f"Not installed: {', '.join(missing)}. pip install 'semistream[bench]', or choose "
             "other ways with --only."
         )
+
+
+def _check_writable(out: Path) -> None:
+    """Make the folder of the results, before anything is measured for it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / "results.jsonl").open("a"):
+            pass
+    except OSError as error:
+        raise OptionError(f"--out is {out}, which cannot be written: {error}.") from error

@@ -21,7 +21,7 @@ from semistream.cost.micro_batches import micro_batch_engine
 from semistream.workload import ZipfKeys, sales
 from semistream_bench.shop import KEY, Shop
 from semistream_bench.turns import Seconds, in_turns
-from semistream_bench.ways import OURS, PACKED
+from semistream_bench.ways import PACKED
 
 __all__ = ["cold_seconds", "forget"]
 
@@ -40,14 +40,20 @@ def forget(files: list[Path]) -> None:
 
 
 def cold_seconds(
-    shop: Shop, tuples: int, exponent: float, rounds: int, say: Callable[[str], None]
+    shop: Shop,
+    ours: list[str],
+    tuples: int,
+    exponent: float,
+    rounds: int,
+    say: Callable[[str], None],
 ) -> Seconds:
-    """Seconds of a task for each way that reads R from a disk."""
+    """Seconds of a task for each way that reads R from a disk: some of ours, and all stores."""
     keys = ZipfKeys(shop.rows, exponent, seed=shop.seed)
     tasks = [list(sales(tuples, keys, shop.rows, batch_rows=10_000)) for _ in range(rounds + 1)]
     ways: dict[str, Callable[[int], list[float]]] = {}
     with ExitStack() as opened:
-        for name, master in {OURS: shop.master, PACKED: shop.packed}.items():
+        for name in ours:
+            master = shop.packed if name == PACKED else shop.master
             # As a worker of Spark makes it.
             engine = micro_batch_engine(master, on=KEY, how="left", memory=shop.memory)
             ways[name] = partial(_ours, shop, name, opened.enter_context(engine), tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -21,7 +21,7 @@ from semistream_bench.resident import Resident, forget_peak, resident
 from semistream_bench.shop import Shop
 from semistream_bench.triggers import StreamFiles
 from semistream_bench.turns import Seconds, in_turns, why
-from semistream_bench.ways import OURS, Way, ways
+from semistream_bench.ways import OURS, PACKED, STORES, Way, ways
 
 __all__ = ["Comparison", "Measured", "check_alike", "result_of"]
 
@@ -69,24 +69,21 @@ class Comparison:
     memory: bool
     say: Callable[[str], None]
 
-    def run(self, folder: Path | None) -> list[Measured]:
-        """Lay out the data in a temporary folder inside `folder`, and measure."""
+    def run(self, folder: Path | None) -> Iterator[list[Measured]]:
+        """Lay out the data in a temporary folder inside `folder`, and measure: warm, then cold."""
         with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-bench-") as name:
             shop = Shop(Path(name), self.rows, self.share, self.seed, self.say)
-            if {"LMDB", "RocksDB", "DuckDB"} & set(self.names):
-                shop.add_stores()
-                shop.stores = {n: s for n, s in shop.stores.items() if n in self.names}
+            stores = [name for name in STORES if name in self.names]
+            if stores:
+                self.say(f"{', '.join(stores)} …")
+                shop.add_stores(stores)
             keys = ZipfKeys(self.rows, self.exponent, seed=self.seed)
             files = StreamFiles(
                 Path(name, "sales"), keys, self.tuples, self.rounds, _WARM + self.batches
             )
-            found = self._warm(shop, files)
+            yield self._warm(shop, files)
             if self.cold:
-                self.say("Cold: without Spark, nothing of R in memory …")
-                tuples = self.tuples // self.cores
-                cold = cold_seconds(shop, tuples, self.exponent, self.rounds, self.say)
-                found += [self._measured(name, "cold", tuples, cold) for name in cold]
-        return found
+                yield self._cold(shop)
 
     def _warm(self, shop: Shop, files: StreamFiles) -> list[Measured]:
         spark = self._session(shop)
@@ -112,6 +109,13 @@ class Comparison:
             Measured(name, "warm", self.tuples, [], 0.0, (0.0, 0.0), failed=reason)
             for name, reason in failed.items()
         ]
+
+    def _cold(self, shop: Shop) -> list[Measured]:
+        self.say("Cold: without Spark, nothing of R in memory …")
+        ours = [name for name in (OURS, PACKED) if name in self.names]
+        tuples = self.tuples // self.cores
+        cold = cold_seconds(shop, ours, tuples, self.exponent, self.rounds, self.say)
+        return [self._measured(name, "cold", tuples, cold) for name in cold]
 
     def _resident(self, shop: Shop, files: StreamFiles, names: list[str]) -> dict[str, Resident]:
         """The memory of each way, in a session of its own: workers keep what others left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,25 +82,26 @@ class Shop:
         """R, sorted by key."""
         return products(self.rows, self.seed)
 
-    def add_stores(self) -> None:
-        """Build the stores of the peers, with as much memory as our join.
+    def add_stores(self, names: Sequence[str]) -> None:
+        """Build the stores of these peers, with as much memory as our join.
 
         LMDB has no such limit, and DuckDB gets 30 MB at least: it fails with less.
         """
-        # They need packages of the extra "bench".
-        from semistream_bench.peers import duckdb_rows, lmdb_rows, rocksdb_rows
+        # Each needs a package of the extra "bench".
+        table, folder = self.table(), self.folder
+        if "LMDB" in names:
+            from semistream_bench.peers import lmdb_rows
 
-        self.say("LMDB, RocksDB, DuckDB …")
-        table, folder, limit = (
-            self.table(),
-            self.folder,
-            f"{max(self.memory, _LEAST_DUCKDB) / 1e6:.0f}MB",
-        )
-        self.stores = {
-            "LMDB": lmdb_rows.build(table, folder / "lmdb", KEY),
-            "RocksDB": rocksdb_rows.build(table, folder / "rocksdb", KEY, self.memory),
-            "DuckDB": duckdb_rows.build(table, folder / "sorted.duckdb", KEY, limit),
-        }
+            self.stores["LMDB"] = lmdb_rows.build(table, folder / "lmdb", KEY)
+        if "RocksDB" in names:
+            from semistream_bench.peers import rocksdb_rows
+
+            self.stores["RocksDB"] = rocksdb_rows.build(table, folder / "rocksdb", KEY, self.memory)
+        if "DuckDB" in names:
+            from semistream_bench.peers import duckdb_rows
+
+            limit = f"{max(self.memory, _LEAST_DUCKDB) / 1e6:.0f}MB"
+            self.stores["DuckDB"] = duckdb_rows.build(table, folder / "sorted.duckdb", KEY, limit)
 
     def files_of(self, store: str) -> list[Path]:
         """The files of a peer's store, or of one of the master tables."""

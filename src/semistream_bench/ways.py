@@ -19,7 +19,7 @@ from semistream_bench.peers.all_in_memory import AllInMemory
 from semistream_bench.peers.wide_identity import WideIdentity
 from semistream_bench.shop import KEY, OURS, PACKED, Shop
 
-__all__ = ["OURS", "PACKED", "WAYS", "Kind", "Way", "identity", "ways"]
+__all__ = ["OURS", "PACKED", "STORES", "WAYS", "Kind", "Way", "identity", "ways"]
 
 _BUCKETED = "products_in_buckets"
 
@@ -60,6 +60,8 @@ WAYS = {
     "identity": "limit: batches are handed on as they are",
 }
 """All ways, and what each does."""
+STORES = {"LMDB": "lmdb", "RocksDB": "rocksdict", "DuckDB": "duckdb"}
+"""Those that keep R in a store of their own, and the package that each needs."""
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from semistream_bench.cli import app
 from semistream_bench.measure import Measured
 from semistream_bench.report import sentence, table
 from semistream_bench.resident import Resident, _anonymous, _descendants
+from semistream_bench.shop import Shop
 from semistream_bench.turns import in_turns
 from semistream_bench.ways import OURS, PACKED, WAYS
 
@@ -100,10 +101,24 @@ def test_what_cannot_be() -> None:
         ("--rows", "0"): "--rows is 0",
         ("--memory", "0"): "--memory is 0.0",
         ("--only", "Oracle"): "There is no way 'Oracle'",
+        ("--batch", "1", "--cores", "2"): "give each task a tuple, or --no-cold",
+        ("--out", __file__): "which cannot be written",
     }.items():
         run = CliRunner().invoke(app, list(options))
         assert run.exit_code != 0
         assert message in run.output
+
+
+def test_a_store_is_built_with_its_own_package_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("lmdb", "rocksdict"):
+        monkeypatch.setitem(sys.modules, package, None)
+    shop = Shop(tmp_path, 1000, 0.1, seed=1)
+    shop.add_stores(["DuckDB"])
+    assert list(shop.stores) == ["DuckDB"]
+    with pytest.raises(ImportError):
+        shop.add_stores(["LMDB"])
 
 
 def test_names_with_commas_can_be_chosen() -> None:
