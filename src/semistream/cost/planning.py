@@ -65,7 +65,8 @@ def plan(
         io: "buffered", "unmapped" or "direct", as in `engine`.
         factors: by default those measured on this machine, or shipped if none were.
         task_tuples: how many tuples a task of a micro-batch has. With it, the plan is what `join`
-            runs on Spark with algorithm "auto", and what it expects of such a task.
+            runs on Spark with algorithm "auto", and what it expects of such a task. It needs
+            `memory`, and takes no other `algorithm` and no `factors`.
         options: sizes that are fixed, as `engine` takes them.
     """
     if memory is None and rate is None:
@@ -89,13 +90,31 @@ def plan(
     sample = _sample(stream, master)
     shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
     if task_tuples is not None:
-        return _task_plan(master, shape, sample, memory, io, task_tuples, skew, options)
+        if algorithm != "auto" or factors is not None:
+            raise OptionError(
+                "A task of a micro-batch chooses its algorithm by the factors of its machine: with "
+                "task_tuples, leave algorithm and factors out."
+            )
+        best = _task_plan(master, shape, sample, memory, io, task_tuples, skew, options)
+        _check_serves(best, rate)
+        return best
     known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
     found, told = resolved_skew(skew, sample, shape, master)
     tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
     ranked = _ranked(tuner, algorithm, memory, rate)
     best = explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
     return _charted(best, partial(tuner.curve, best.algorithm))
+
+
+def _check_serves(plan: JoinPlan, rate: float | None) -> None:
+    """An error if a task is slower than it must be."""
+    expected = plan.expected
+    if rate is not None and expected is not None and expected.rate < rate:
+        raise RateError(
+            f"A task of so many tuples serves {expected.rate:,.0f} of them per second with "
+            f"{plan.memory:,} bytes; {rate:,.0f} were asked for. Give it more memory, or more "
+            "tuples at a time: they share reads."
+        )
 
 
 def _charted(

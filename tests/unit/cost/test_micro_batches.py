@@ -10,12 +10,13 @@ import pytest
 
 import semistream as ss
 from semistream.cost.auto import IN_MEMORY
+from semistream.cost.factors import CostFactors
 from semistream.cost.micro_batches import (
     MicroBatchEngine,
     MicroBatchPlanner,
     micro_batch_engine,
 )
-from semistream.errors import BudgetError, OptionError
+from semistream.errors import BudgetError, OptionError, RateError
 from semistream.testing import assert_same_rows, oracle_join
 from semistream.workload import ZipfKeys, products, sales
 
@@ -193,3 +194,13 @@ def test_what_is_refused(masters: Masters) -> None:
             ss.plan(masters["key"], memory="1MB", task_tuples=wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="memory of a task"):
         ss.plan(masters["key"], rate=1.0, task_tuples=10)
+    for given in ({"algorithm": "chybridjoin"}, {"factors": CostFactors()}):
+        with pytest.raises(OptionError, match="leave algorithm and factors out"):
+            ss.plan(masters["key"], memory="1MB", task_tuples=10, **given)
+
+
+def test_a_task_must_reach_the_rate(masters: Masters) -> None:
+    plan = ss.plan(masters["key"], memory="1MB", task_tuples=1_000, rate=1.0)
+    assert plan == ss.plan(masters["key"], memory="1MB", task_tuples=1_000)
+    with pytest.raises(RateError, match="1,000,000,000,000 were asked for"):
+        ss.plan(masters["key"], memory="1MB", task_tuples=1_000, rate=1e12)
