@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-_TUPLES: Final = 240_000
+_LEAST_TUPLES: Final = 240_000
+_MOST_TUPLES: Final = 4_000_000
+_FILLINGS: Final = 20
+"""A front stage has learned, mostly, when the stream table has been filled so many times."""
 
 
 def tune(
@@ -139,19 +142,26 @@ def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) 
     from semistream.cost.empirical import measure_grid, zipf_stream
     from semistream.cost.factors import known_factors
     from semistream.cost.model import CostModel
+    from semistream.cost.read_costs import copying
     from semistream.cost.tuner import Tuner
     from semistream.parts.join_shape import JoinShape
 
-    master = MasterTable.open(path)
-    batches = zipf_stream(master, exponent, _TUPLES, master.layout == "given")
+    master, io = MasterTable.open(path), copying(io)
+    tuples = _FILLINGS * found.stream_slots
+    if found.expected is not None:
+        tuples = int(tuples / max(1 - found.expected.hit_share, 0.01))
+    tuples = min(max(tuples, _LEAST_TUPLES), _MOST_TUPLES)
+    batches = zipf_stream(master, exponent, tuples, master.layout == "given")
     shape = JoinShape(batches[0].schema, master, list(master.key), "inner", None)
     factors = known_factors(io).factors
     model = CostModel(master, shape, batches[0], Skew(exponent), factors, io)
     points = []
     with Progress("Running sizes near the best", None, quiet) as progress:
-        for point in measure_grid(Tuner(model), found.algorithm, found.memory, batches, io):
+        for point in measure_grid(Tuner(model), found.algorithm, found.memory, batches):
             points.append(point)
             progress.to(len(points), f"Running sizes near the best: {len(points)} so far")
+    read = "read with direct I/O" if io == "direct" else "copied, as those that are not in memory"
+    output().print(f"{tuples:,} tuples each; pages are {read}:", highlight=False)
     _print_points(output(), points)
 
 

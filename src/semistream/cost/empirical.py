@@ -16,7 +16,6 @@ import pyarrow as pa
 from semistream.algorithms import Engine, fixed_engine
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.pricing import priced_seconds
-from semistream.cost.read_costs import copying
 from semistream.cost.tuner import Tuner
 from semistream.metrics import Metrics
 from semistream.plan import JoinPlan
@@ -67,11 +66,12 @@ def zipf_stream(
 
 
 def measure_grid(
-    tuner: Tuner, algorithm: str, memory: int, batches: list[pa.RecordBatch], io: str
+    tuner: Tuner, algorithm: str, memory: int, batches: list[pa.RecordBatch]
 ) -> Iterator[Measured]:
     """The tuned sizes, then those around them, each predicted, counted and timed.
 
     As for the tuner, a front stage that will be made smaller is no choice: it ends as another.
+    The model's io must not be "buffered": pages that are searched in place are not what it plans.
     """
     best = tuner.best(algorithm, memory)
     seen: list[JoinPlan] = []
@@ -80,7 +80,7 @@ def measure_grid(
         if prediction is None or prediction.plan in seen or (seen and prediction.shrinks):
             continue
         seen.append(prediction.plan)
-        yield _run(tuner, algorithm, memory, prediction, batches, io)
+        yield _run(tuner, algorithm, memory, prediction, batches)
 
 
 def _around(best: Prediction) -> Iterator[dict[str, Any]]:
@@ -101,12 +101,10 @@ def _run(
     memory: int,
     prediction: Prediction,
     batches: list[pa.RecordBatch],
-    io: str,
 ) -> Measured:
     shape, master = tuner.model.shape, tuner.model.master
     on = dict(zip(shape.stream_key, master.key, strict=True))
-    options = dict(prediction.options)
-    io = copying(io)
+    options, io = dict(prediction.options), tuner.model.io
     some = fixed_engine(master, algorithm=algorithm, on=on, memory=memory, io=io, **options)
     counted, measured = steady_run(some, batches, _WARM)
     priced = 1 / priced_seconds(counted, tuner.model.factors)

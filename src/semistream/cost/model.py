@@ -88,7 +88,7 @@ class CostModel:
         self.factors = factors.for_master(master)
         self.popularity = Popularity(master, skew)
         self._pieces = Pieces(shape, master, sample)
-        self._io = io
+        self.io = io
         self._direct = io == "direct"
         self._use_filter = use_filter
 
@@ -106,7 +106,7 @@ class CostModel:
     def sizing(self, algorithm: str) -> Sizing:
         """What divides a budget among the parts of an algorithm."""
         needs = needs_of(algorithm)
-        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter, self._io)
+        return Sizing(needs, self.master, self.shape, self.sample, self._use_filter, self.io)
 
     def planned(
         self, algorithm: str, memory: int, options: Mapping[str, Any] | None = None

@@ -72,7 +72,7 @@ def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
     shape = JoinShape(batches[0].schema, master, "product_id", "inner", None)
     some = Tuner(CostModel(master, shape, batches[0], ss.Skew(1.0), FACTORS, "unmapped"))
     memory = int(master.pages.length.sum() * 0.25)
-    tuned, *around = measure_grid(some, algorithm, memory, batches, "buffered")
+    tuned, *around = measure_grid(some, algorithm, memory, batches)
     assert around
     # The front stage of a scan still learns while it is counted, and that of demandjoin moves.
     # For hybridjoin the model has partitions of two pages and of three within a hundredth.
