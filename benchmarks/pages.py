@@ -370,7 +370,7 @@ def clock_markdown(lines: list[dict[str, Any]]) -> str:
         "| ---: | --- | ---: | ---: | --- | ---: |",
     ]
     ratios = []
-    for (percent, stream), cell in sorted(cells(lines).items(), key=lambda item: item[0][0]):
+    for (percent, stream), cell in in_order(cells(lines)):
         best = max((x for n, x in cell.items() if n != OURS), key=lambda x: x["rate"])
         ratios.append(cell[OURS]["rate"] / best["rate"])
         rows.append(
@@ -394,6 +394,13 @@ def cells(lines: list[dict[str, Any]]) -> dict[tuple[float, str], dict[str, dict
     return found
 
 
+def in_order(
+    found: dict[tuple[float, str], dict[str, dict[str, Any]]],
+) -> list[tuple[tuple[float, str], dict[str, dict[str, Any]]]]:
+    """The cells by memory and stream."""
+    return sorted(found.items(), key=lambda item: (item[0][0], STREAMS.index(item[0][1])))
+
+
 def best_of(cell: dict[str, dict[str, Any]]) -> tuple[float, str]:
     """The fewest pages of the papers' algorithms in a cell, and whose they are."""
     found = {name: cell[name]["pages_per_1000"] for name in PAPERS if name in cell}
@@ -407,7 +414,7 @@ def markdown(lines: list[dict[str, Any]]) -> str:
         "| ---: | --- | ---: | ---: | --- | ---: | ---: |",
     ]
     ratios = []
-    by_memory = sorted(cells(lines).items(), key=lambda item: item[0][0])
+    by_memory = in_order(cells(lines))
     for (percent, stream), cell in by_memory:
         ours, offline = cell[OURS], cell[BOUND]["pages_per_1000"]
         pages, of_pages = best_of(cell)
@@ -427,7 +434,7 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 def rules_markdown(lines: list[dict[str, Any]]) -> str:
     """Pages with other rules of admission, beside those of DEMANDJOIN's own."""
     rows = [f"| memory | stream | {' | '.join(RULES)} |", "| ---: | --- |" + " ---: |" * len(RULES)]
-    for (percent, stream), cell in sorted(cells(lines).items(), key=lambda item: item[0][0]):
+    for (percent, stream), cell in in_order(cells(lines)):
         if all(rule in cell for rule in RULES):
             pages = [cell[rule]["pages_per_1000"] for rule in RULES]
             ratios = [f"{each / cell[OURS]['pages_per_1000']:.2f}" for each in pages]

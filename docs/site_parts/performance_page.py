@@ -169,6 +169,7 @@ def _scale() -> Iterator[str]:
     largest = max(memory, key=lambda line: int(line["rows"]))
     resident = scale("resident", "rate")
     least = min(points[-1][1] for points in resident.values())
+    packed = [float(line["held"]) / 1e6 for line in memory if line["where"] == "cold, packed"]
     yield from (
         "## Larger and larger masters",
         "",
@@ -184,7 +185,8 @@ def _scale() -> Iterator[str]:
         "",
         "```{picture} chart-memory-by-rows",
         "What the process took beside compiled code, against what `memory` allowed. It includes "
-        "batches on their way in and out, which are the caller's, and threads.",
+        "batches on their way in and out, which are the caller's, and threads. Packed pages from a "
+        f"cold disk, which are not drawn, took {min(packed):.0f} to {max(packed):.0f} MB.",
         "```",
         "",
     )

@@ -7,16 +7,21 @@ help, so everything heavy is imported inside the command.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semistream.cli.progress import AsJson, Progress, Quiet
 from semistream.cli.report import output, reported, side
 from semistream.errors import OptionError
+
+if TYPE_CHECKING:
+    from semistream_bench.measure import Measured
 
 __all__ = ["app"]
 
@@ -48,7 +53,7 @@ def bench(
 ) -> None:
     """Compare ss.join with Spark's own joins, with key-value stores by hand, and with limits.
 
-    All ways get the same data and take turns. Appends to OUT/results.jsonl and draws a chart.
+    All ways get the same data and take turns. Appends to OUT/results.jsonl and draws charts there.
     """
     with reported(side()):
         from semistream_bench.ways import PACKED, STORES, WAYS
@@ -58,7 +63,9 @@ def bench(
                 output().print(f"{name:<24} {what}", highlight=False)
             return
         names = _chosen(only, list(WAYS))
-        _check(rows, batch, batches, rounds, memory, exponent, cores)
+        _check(rows, batch, batches, rounds, memory, exponent, cores, seed)
+        if folder is not None and not folder.is_dir():
+            raise OptionError(f"--folder is {folder}, and there is no such folder.")
         if cold and batch < cores:
             raise OptionError(
                 f"--batch is {batch} and --cores {cores}: give each task a tuple, or --no-cold."
@@ -66,16 +73,19 @@ def bench(
         _check_installed([(name, STORES[name]) for name in names if name in STORES])
         _check_writable(out)
         from semistream_bench.measure import Comparison
-        from semistream_bench.report import draw, sentence, table, write_lines
+        from semistream_bench.report import draw, memory_told, sentence, table, write_lines
 
         colds = 1 + sum(name in names for name in (PACKED, *STORES))
         # Every way in every round and the one that warms up, and the same of the cold ones.
         turns = len(names) * (rounds + 1) + len(names) * resident + colds * (rounds + 1) * cold
         settings = {
             "rows": rows, "memory_percent": memory, "exponent": exponent, "cores": cores,
-            "seed": seed, "rounds": rounds,
+            "seed": seed, "rounds": rounds, "batches": batches,
         }  # fmt: skip
-        found = []
+        found: list[Measured] = []
+        if threading.current_thread() is threading.main_thread():
+            # As Ctrl-C does it: the data is removed.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         with Progress("Comparing", turns, quiet) as progress:
 
             def say(text: str) -> None:
@@ -91,19 +101,21 @@ def bench(
             for some in comparison.run(folder):
                 write_lines(out / "results.jsonl", some, settings)
                 found += some
-        if as_json:
-            typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
-            return
         for where, told in _WHERE.items():
             some = [one for one in found if one.where == where]
             if not some:
                 continue
             title = f"R of {rows:,} rows, {told.format(batch=batch, task=batch // cores)}"
-            output().print(f"\n{title}", highlight=False)
-            output().print(table(some, where))
-            output().print(sentence(some, where.capitalize()), highlight=False)
             if find_spec("matplotlib") is not None:
                 draw(out / f"{where}.svg", some, title)
+            if as_json:
+                continue
+            output().print(f"\n{title}", highlight=False)
+            output().print(table(some, where))
+            for line in filter(None, (sentence(some, where.capitalize()), memory_told(some))):
+                output().print(line, highlight=False)
+        if as_json:
+            typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
         if not quiet:
             side().print(f"written: {out / 'results.jsonl'}", soft_wrap=True)
 
@@ -127,8 +139,9 @@ def _chosen(only: str, known: list[str]) -> list[str]:
 
 
 def _check(
-    rows: int, batch: int, batches: int, rounds: int, memory: float, exponent: float, cores: int
-) -> None:
+    rows: int, batch: int, batches: int, rounds: int, memory: float, exponent: float, cores: int,
+    seed: int,
+) -> None:  # fmt: skip
     least = {"rows": rows, "batch": batch, "batches": batches, "rounds": rounds, "cores": cores}
     for name, value in least.items():
         if value < 1:
@@ -136,7 +149,9 @@ def _check(
     if not 0 < memory <= 100:
         raise OptionError(f"--memory is {memory}; give per cent of R, above 0 and up to 100.")
     if not 0 <= exponent < 10:
-        raise OptionError(f"--exponent is {exponent}; give 0 (no skew) to 10.")
+        raise OptionError(f"--exponent is {exponent}; give 0 (no skew) or more, below 10.")
+    if seed < 0:
+        raise OptionError(f"--seed is {seed}; give 0 or more.")
 
 
 def _check_installed(stores: list[tuple[str, str]]) -> None:

@@ -45,6 +45,8 @@ class Measured:
     resident: Resident | None = None
     failed: str = ""
     """Why it could not be measured."""
+    allowed: int | None = None
+    """Bytes of memory that a task may take; None for those without a limit."""
 
     @property
     def rate(self) -> float:
@@ -103,7 +105,8 @@ class Comparison:
         spark.stop()
         held = self._resident(shop, files, list(seconds)) if self.memory else {}
         measured = [
-            self._measured(name, "warm", self.tuples, seconds, held.get(name)) for name in seconds
+            self._measured(shop, name, "warm", self.tuples, seconds, held.get(name))
+            for name in seconds
         ]
         return measured + [
             Measured(name, "warm", self.tuples, [], 0.0, (0.0, 0.0), failed=reason)
@@ -115,7 +118,7 @@ class Comparison:
         ours = [name for name in (OURS, PACKED) if name in self.names]
         tuples = self.tuples // self.cores
         cold = cold_seconds(shop, ours, tuples, self.exponent, self.rounds, self.say)
-        return [self._measured(name, "cold", tuples, cold) for name in cold]
+        return [self._measured(shop, name, "cold", tuples, cold) for name in cold]
 
     def _resident(self, shop: Shop, files: StreamFiles, names: list[str]) -> dict[str, Resident]:
         """The memory of each way, in a session of its own: workers keep what others left."""
@@ -148,13 +151,20 @@ class Comparison:
         return files.trigger_seconds(spark, way, number, _WARM, self.cores)
 
     def _measured(
-        self, name: str, where: str, tuples: int, seconds: Seconds, held: Resident | None = None
+        self,
+        shop: Shop,
+        name: str,
+        where: str,
+        tuples: int,
+        seconds: Seconds,
+        held: Resident | None = None,
     ) -> Measured:
         theirs, ours = seconds[name], seconds[OURS]
         each = [_ratio(a, b) for a, b in zip(theirs, ours, strict=True)]
         whole = _ratio(list(chain(*theirs)), list(chain(*ours)))
         taken = [round(second, 6) for second in chain(*theirs)]
-        return Measured(name, where, tuples, taken, whole, (min(each), max(each)), held)
+        allowed, span = shop.allowed(name), (min(each), max(each))
+        return Measured(name, where, tuples, taken, whole, span, held, allowed=allowed)
 
 
 def _ratio(theirs: list[float], ours: list[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from rich.table import Table
 from semistream_bench.measure import Measured
 from semistream_bench.ways import OURS, PACKED, WAYS
 
-__all__ = ["draw", "machine", "sentence", "table", "write_lines"]
+__all__ = ["draw", "machine", "memory_told", "sentence", "table", "write_lines"]
 
 _PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "lmdb", "rocksdict", "duckdb")
 _BAR = 24
@@ -46,13 +47,19 @@ def _cells(one: Measured, found: Sequence[Measured]) -> list[str]:
     if one.failed:
         return [one.way, "failed", "", "", ""] + [""] * 2 * any(m.resident for m in found)
     low, high = one.ratios
-    cells = [one.way, f"{one.rate / 1e3:,.0f}", f"{one.tuples / one.rate * 1e3:,.0f}"]
+    cells = [one.way, _thousands(one), f"{one.tuples / one.rate * 1e3:,.0f}"]
     cells += ["", ""] if one.way == OURS else [f"{one.ratio:.2f}", f"{low:.2f} to {high:.2f}"]
     if one.resident:
         cells += [f"{one.resident.workers / 1e6:,.0f}", f"{one.resident.heap / 1e6:,.0f}"]
     elif any(m.resident for m in found):
         cells += ["", ""]
     return cells
+
+
+def _thousands(one: Measured) -> str:
+    """Thousand tuples a second."""
+    rate = one.rate / 1e3
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.3g}"
 
 
 def _bar(share: float) -> str:
@@ -62,12 +69,27 @@ def _bar(share: float) -> str:
 def _style(one: Measured) -> str:
     if one.way in (OURS, PACKED):
         return "bold"
-    return "dim" if WAYS.get(one.way, "").startswith("limit") else ""
+    return "dim" if _is_limit(one) else ""
+
+
+def _is_limit(one: Measured) -> bool:
+    return WAYS.get(one.way, "").startswith("limit")
+
+
+def memory_told(found: Iterable[Measured]) -> str:
+    """What each task may take in memory, if it is not the same for all ways."""
+    allowed = {one.way: one.allowed for one in found if one.seconds and one.allowed}
+    more = [way for way, size in allowed.items() if size > allowed.get(OURS, size)]
+    if not more:
+        return ""
+    told = ", ".join(f"{way} {allowed[way] / 1e6:,.0f} MB" for way in more)
+    ours = allowed[OURS] / 1e6
+    return f"A task may take {ours:,.1f} MB, but {told}: it fails with less."
 
 
 def sentence(found: Iterable[Measured], where: str) -> str:
     """The comparison in words: what is fastest, whoever it is."""
-    rivals = [m for m in found if m.seconds and not WAYS[m.way].startswith("limit")]
+    rivals = [m for m in found if m.seconds and not _is_limit(m)]
     rivals.sort(key=lambda m: -m.rate)
     ours = [m for m in rivals if m.way in (OURS, PACKED)]
     others = [m for m in rivals if m.way not in (OURS, PACKED)]
@@ -107,17 +129,24 @@ def write_lines(path: Path, found: Iterable[Measured], settings: Mapping[str, An
             file.write(json.dumps(line | {"machine": here, "at": at}) + "\n")
 
 
+def _colour(one: Measured) -> str:
+    if one.way in (OURS, PACKED):
+        return "#2f6f9f"
+    return "#e3e6ea" if _is_limit(one) else "#a9b1bb"
+
+
 def draw(path: Path, found: Sequence[Measured], title: str) -> None:
     """A chart with a bar for each way, as an SVG or PNG file."""
     import matplotlib.pyplot as plt
 
     shown = sorted((one for one in found if one.seconds), key=lambda one: one.rate)
     figure, axes = plt.subplots(figsize=(8, 0.42 * len(shown) + 1.2), layout="constrained")
-    colours = ["#2f6f9f" if one.way in (OURS, PACKED) else "#b8bec6" for one in shown]
-    bars = axes.barh([one.way for one in shown], [one.rate / 1e3 for one in shown], color=colours)
-    axes.bar_label(bars, [f"{one.rate / 1e3:,.0f}" for one in shown], padding=4)
+    names = [f"{one.way} (limit)" if _is_limit(one) else one.way for one in shown]
+    bars = axes.barh(names, [one.rate / 1e3 for one in shown], color=[*map(_colour, shown)])
+    axes.bar_label(bars, [*map(_thousands, shown)], padding=4)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set(xlabel="thousand tuples a second", title=title)
+    axes.set_xlabel("thousand tuples a second")
     axes.margins(x=0.12)
+    figure.suptitle(textwrap.fill(title, 80), fontsize="medium")
     figure.savefig(path)
     plt.close(figure)

@@ -103,6 +103,11 @@ class Shop:
             limit = f"{max(self.memory, _LEAST_DUCKDB) / 1e6:.0f}MB"
             self.stores["DuckDB"] = duckdb_rows.build(table, folder / "sorted.duckdb", KEY, limit)
 
+    def allowed(self, way: str) -> int | None:
+        """Bytes of memory that a task of this way may take; None without a limit."""
+        least = {OURS: 0, PACKED: 0, "RocksDB": 0, "DuckDB": _LEAST_DUCKDB}.get(way)
+        return None if least is None else max(self.memory, least)
+
     def files_of(self, store: str) -> list[Path]:
         """The files of a peer's store, or of one of the master tables."""
         places = {

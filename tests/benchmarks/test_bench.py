@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from semistream_bench.cli import app
 from semistream_bench.measure import Measured
-from semistream_bench.report import sentence, table
+from semistream_bench.report import memory_told, sentence, table
 from semistream_bench.resident import Resident, _anonymous, _descendants
 from semistream_bench.shop import Shop
 from semistream_bench.turns import in_turns
@@ -96,6 +97,16 @@ def test_the_table_has_all_ways_fastest_first() -> None:
     assert "failed" in text
 
 
+def test_what_a_store_may_take_beyond_the_others_is_said() -> None:
+    ours, duck = (
+        replace(measured(way, 1.0), allowed=allowed)
+        for way, allowed in {OURS: 1_000_000, "DuckDB": 30_000_000}.items()
+    )
+    told = "A task may take 1.0 MB, but DuckDB 30 MB: it fails with less."
+    assert memory_told([ours, duck, measured("LMDB", 1.0)]) == told
+    assert not memory_told([ours, replace(duck, allowed=1_000_000)])
+
+
 def test_what_cannot_be() -> None:
     for options, message in {
         ("--rows", "0"): "--rows is 0",
@@ -103,6 +114,9 @@ def test_what_cannot_be() -> None:
         ("--only", "Oracle"): "There is no way 'Oracle'",
         ("--batch", "1", "--cores", "2"): "give each task a tuple, or --no-cold",
         ("--out", __file__): "which cannot be written",
+        ("--folder", "/no/such/folder"): "there is no such folder",
+        ("--exponent", "10"): "or more, below 10",
+        ("--seed", "-1"): "--seed is -1",
     }.items():
         run = CliRunner().invoke(app, list(options))
         assert run.exit_code != 0
