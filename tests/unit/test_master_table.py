@@ -482,3 +482,35 @@ def test_describe_and_repr(tmp_path: Path) -> None:
     assert repr(master).startswith("MasterTable(")
     assert "rows=1000" in repr(master)
     assert master.path == tmp_path / "r"
+
+
+@pytest.mark.parametrize("layout", ["key", "given"])
+@pytest.mark.parametrize("each", [1, 3, 40])
+def test_rows_per_key_are_known_from_a_few_pages(tmp_path: Path, layout: str, each: int) -> None:
+    keys = [f"key {i // each}" for i in range(30_000)]
+    table = pa.table({"key": keys, "n": range(30_000)})
+    master = MasterTable.from_arrow(
+        table, tmp_path / "m", key="key", layout=layout, page_bytes=4096
+    )
+    assert master.page_count > 100
+    assert master.rows_per_key == pytest.approx(each, rel=0.15)
+    assert each > 1 or master.rows_per_key == 1.0
+
+
+def test_rows_per_key_of_odd_masters(tmp_path: Path) -> None:
+    def rows_per_key(keys: list[int], texts: list[str]) -> float:
+        table = pa.table({"key": pa.array(keys, pa.int64()), "text": pa.array(texts, pa.string())})
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        return MasterTable.from_arrow(table, folder, key="key", page_bytes=4096).rows_per_key
+
+    assert rows_per_key([], []) == 1.0
+    assert rows_per_key([5], ["a"]) == 1.0
+    assert rows_per_key([5, 6, 7], ["wide" * 1500] * 3) == 1.0, "a row in each page"
+    assert rows_per_key([5] * 100, ["a"] * 100) > 50
+
+
+def test_each_shard_has_its_own_rows_per_key(tmp_path: Path) -> None:
+    table = pa.table({"key": [i // 3 for i in range(12_000)], "n": range(12_000)})
+    master = MasterTable.from_arrow(table, tmp_path / "m", key="key", shards=2, page_bytes=4096)
+    assert [master.rows_per_key, master.shard(1).rows_per_key] == pytest.approx([3, 3], rel=0.1)
+    assert "rows_per_key" not in master.shard(0).__dict__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
+_UNEVEN: Final = 0.3
+"""Above this spread of most factors, they are not to be relied on."""
 _LEAST_TUPLES: Final = 240_000
 _MOST_TUPLES: Final = 4_000_000
 _FILLINGS: Final = 20
@@ -74,6 +77,10 @@ def tune(
             raise OptionError("Name a master table to plan for, or use --calibrate, or both.")
         if calibrate:
             _calibrate(io, quiet)
+        if empirical and task_tuples is not None:
+            raise OptionError(
+                "--empirical runs a join that goes on and on: leave --task-tuples out."
+            )
         if path is not None:
             asked = {"memory": memory, "rate": rate, "skew": skew, "algorithm": algorithm}
             asked |= {"io": io, "task_tuples": task_tuples}
@@ -81,7 +88,8 @@ def tune(
             if chart:
                 output().print(str(found.chart()), soft_wrap=True)
             if empirical:
-                _measure(path, found, skew or 0.0, io, quiet)
+                exponent = found.expected and found.expected.exponent
+                _measure(path, found, exponent or 0.0, io, quiet)
 
 
 def _calibrate(io: str, quiet: bool) -> None:
@@ -90,6 +98,10 @@ def _calibrate(io: str, quiet: bool) -> None:
     with Progress("Measuring", 1.0, quiet) as progress:
         found = calibrate(io, progress=lambda what, done: progress.to(done, f"Measuring {what}"))
     output().print(_factor_table(found))
+    if median(found.spread.values()) > _UNEVEN:
+        output().print(
+            "The rounds differ much: this machine had other work. Measure again when it has none."
+        )
     output().print(_read_table(found))
     stored = found.save()
     output().print(f"Measured in {found.seconds:.0f} s, kept in {stored}", soft_wrap=True)
@@ -120,21 +132,26 @@ def _sample(path: Path) -> pa.Table:
         return pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise OptionError(
-            f"{path} cannot be read as Parquet: {error}. Give a file of stream tuples."
+            f"{path} cannot be read as Parquet: {str(error).rstrip('.')}. Give a file of stream "
+            "tuples."
         ) from error
 
 
 def _estimate(master: MasterTable, sample: pa.Table, on: On) -> SkewEstimate:
     """The skew of a sample."""
-    from semistream.cost.planning import keyed_codes
+    from semistream.cost.planning import LEAST_SAMPLE, as_sample, keyed_codes
+    from semistream.cost.popularity import key_count
     from semistream.cost.skew_estimate import estimate_skew
     from semistream.parts.join_shape import JoinShape
 
-    batches = sample.combine_chunks().to_batches()
-    if not batches:
-        raise OptionError("The sample has no tuples. Give one with some thousands.")
     shape = JoinShape(sample.schema, master, on, "inner", None)
-    return estimate_skew(keyed_codes(shape, batches[0]), master.row_count)
+    codes = keyed_codes(shape, as_sample(sample, master))
+    if len(codes) < LEAST_SAMPLE:
+        raise OptionError(
+            f"The sample has {len(codes)} tuples with a key, which tell no skew. Give one with "
+            "some thousands."
+        )
+    return estimate_skew(codes, key_count(master))
 
 
 def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) -> None:
@@ -147,6 +164,8 @@ def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) 
     from semistream.parts.join_shape import JoinShape
 
     master, io = MasterTable.open(path), copying(io)
+    if master.shard_count > 1:
+        master = master.shard(0)
     tuples = _FILLINGS * found.stream_slots
     if found.expected is not None:
         tuples = int(tuples / max(1 - found.expected.hit_share, 0.01))
@@ -186,7 +205,11 @@ def _print_points(console: Console, points: list[Measured]) -> None:
     best = max(points, key=lambda p: p.priced)
     console.print(
         f"Deviation of the model: {priced:.1%} from the priced rate, {timed:.0%} from the clock. "
-        f"The tuned sizes give {points[0].priced / best.priced:.1%} of the best priced rate."
+        + (
+            f"The tuned sizes give {points[0].priced / best.priced:.1%} of the best priced rate."
+            if len(points) > 1
+            else "There were no other sizes to compare with: all near it end as these."
+        )
     )
 
 

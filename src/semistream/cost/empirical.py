@@ -19,7 +19,8 @@ from semistream.cost.pricing import priced_seconds
 from semistream.cost.tuner import Tuner
 from semistream.metrics import Metrics
 from semistream.plan import JoinPlan
-from semistream.relation import Frame, MasterTable
+from semistream.relation import MasterTable
+from semistream.relation.stored_rows import pages_of, row_codes
 from semistream.workload import ZipfKeys
 from semistream.workload.zipf import scattered
 
@@ -44,15 +45,16 @@ class Measured:
 def zipf_stream(
     master: MasterTable, exponent: float, tuples: int, by_frequency: bool
 ) -> list[pa.RecordBatch]:
-    """Stream tuples with keys of R; the most frequent are the first rows, or scattered."""
-    names, reader = list(master.key), master.reader()
-    frame, batches = Frame(reader.frame_bytes(1)), []
-    for page in range(master.page_count):
-        (batch,) = reader.read(page, 1, frame)
-        # The frame is read into again.
-        rows = pa.array(np.arange(batch.num_rows))
-        batches.append(batch.select(names).take(rows))
-    reader.close()
+    """Stream tuples with keys of R; the most frequent are the first ones, or scattered."""
+    names, batches = list(master.key), []
+    last: int | None = None
+    with master.reader() as reader:
+        for _, batch in pages_of(reader, np.arange(master.page_count)):
+            codes = row_codes(master, batch)
+            begins = np.append(codes[0] != last, codes[1:] != codes[:-1])
+            # A copy: the page's memory is read into again.
+            batches.append(batch.select(names).take(np.flatnonzero(begins)))
+            last = int(codes[-1])
     keys = pa.Table.from_batches(batches).combine_chunks()
     ranks = ZipfKeys(len(keys), exponent, _SEED).ranks(tuples)
     places = ranks if by_frequency else scattered(ranks, len(keys), _SEED)

@@ -34,7 +34,8 @@ from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, adaptive_plan, final_plan, in_memory
 from semistream.cost.factors import CostFactors, known_factors
-from semistream.cost.model import CostModel, Pieces
+from semistream.cost.model import CostModel
+from semistream.cost.pieces import Pieces
 from semistream.cost.planning import explained, resolved_skew
 from semistream.cost.popularity import Popularity
 from semistream.cost.skew import Skew
@@ -199,7 +200,8 @@ class _RunModel:
         return self._sizings[algorithm]
 
     def _cost(self, plan: JoinPlan, options: Options, as_is: bool) -> _RunCost:
-        prices, kept = self._prices, min(plan.front_rows, self._frequent)
+        prices, each = self._prices, self._rows_per_key
+        kept = min(int(plan.front_rows / each), self._frequent)
         hits = self._popularity.top(kept)
         missed = max(1 - hits, 1e-9)
         entering = self._tuples * missed
@@ -212,9 +214,10 @@ class _RunModel:
         codes = self._popularity.distinct(kept, missed, waiting) * entering
         if plan.look_ups:
             rows = most_rows(self._sizer.master, plan.found_bytes, plan.look_ups)[1]
+            found = max(rows / each, 1.0)
             # A partition with more wanted rows than a set has room for is read again for the rest.
-            reads = max(reads, codes / max(rows, 1))
-            room = max(1.0, rows * reads / max(codes, 1.0))
+            reads = max(reads, codes / found)
+            room = max(1.0, found * reads / max(codes, 1.0))
             if not as_is:
                 look_ups = int(min(max(_AHEAD * room, _FEWEST_LOOK_UPS), _MOST_LOOK_UPS))
                 plan, options = replace(plan, look_ups=look_ups), {**options, "look_ups": look_ups}
@@ -236,13 +239,17 @@ class _RunModel:
                 self._tuples * prices["front_probe"] + chunks * prices["front_chunk"]
             )
             output += self._gathered(plan, self._tuples * hits, chunks)
-        parts["output"] = output + self._tuples * (prices["output"] + prices["stream_read"])
+        parts["output"] = output + self._tuples * (each * prices["output"] + prices["stream_read"])
         return _RunCost(plan, options, self._arrived, hits, reads, parts)
 
-    def _gathered(self, plan: JoinPlan, rows: float, times: float) -> float:
+    @property
+    def _rows_per_key(self) -> float:
+        return self._sizer.master.row_count / self._popularity.keys
+
+    def _gathered(self, plan: JoinPlan, tuples: float, times: float) -> float:
         """The cost of pieces of output that Python gathers."""
         piece = self._prices["piece"] + self._pieces.columns * self._prices["column"]
-        return self._pieces.gathered(plan, rows, times) * piece
+        return self._pieces.gathered(plan, tuples * self._rows_per_key, times) * piece
 
     def _looked_up(
         self, plan: JoinPlan, reads: float, codes: float, sets: float
@@ -267,7 +274,8 @@ class _RunModel:
         prices, master = self._prices, self._sizer.master
         rows = reads * plan.partition_pages * master.row_count / max(master.page_count, 1)
         if is_for_steps(master, self._occasion.shape, plan.partition_pages, scans=False):
-            pieces = self._pieces.compiled(plan, entering, entering / plan.stream_chunk_rows)
+            matches = entering * self._rows_per_key
+            pieces = self._pieces.compiled(plan, matches, entering / plan.stream_chunk_rows)
             # Half of the partitions have something for a front stage to look at.
             calls = pieces + (reads / 2 if plan.front_rows else 0.0)
             each = prices["compiled_iteration"] + prices["compiled_probe"]

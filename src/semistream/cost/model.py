@@ -234,7 +234,7 @@ class CostModel:
         reads = missed * state.reads
         if plan.look_ups and reads:
             # A partition with more wanted rows than a set has room for is read again for the rest.
-            found = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+            found = self._found(plan)
             codes = self._codes(plan, front, missed, state)
             reads = max(reads, missed * codes / found)
             if by_demand:
@@ -295,11 +295,16 @@ class CostModel:
         """
         if not plan.look_ups or not state.reads or not front.slots:
             return 1.0
-        rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+        found = self._found(plan)
         if by_demand:
-            return float(_fit(rows * np.array([state.reads]), plan.look_ups)[0])
+            return float(_fit(found * np.array([state.reads]), plan.look_ups)[0])
         codes = max(self._codes(plan, front, missed, state), 1e-12)
-        return max(1.0, min(plan.look_ups, rows * state.reads / codes))
+        return max(1.0, min(plan.look_ups, found * state.reads / codes))
+
+    def _found(self, plan: JoinPlan) -> float:
+        """Codes for whose rows a set of look-ups has room."""
+        rows = most_rows(self.master, plan.found_bytes, plan.look_ups)[1]
+        return max(1.0, rows / self._rows_per_key)
 
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
@@ -455,7 +460,7 @@ def _learns(plan: JoinPlan) -> bool:
 
 
 def _crowded(
-    entering: Shares, state: SteadyState, codes: float, found: int, most: int
+    entering: Shares, state: SteadyState, codes: float, found: float, most: int
 ) -> tuple[float, float]:
     """DEMANDJOIN's reads per tuple, and partitions that are looked up at once, group by group.
 

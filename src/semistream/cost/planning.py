@@ -17,6 +17,7 @@ from semistream.algorithms.registry import needs_of
 from semistream.budget import parse_memory
 from semistream.cost.factors import CostFactors, MeasuredFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
+from semistream.cost.popularity import key_count
 from semistream.cost.prediction import Prediction
 from semistream.cost.skew import Skew
 from semistream.cost.skew_estimate import SkewEstimate, estimate_skew
@@ -27,7 +28,8 @@ from semistream.plan import Expectation, JoinPlan
 from semistream.relation import MasterTable
 
 _CURVE = (0.25, 0.5, 1.0, 2.0, 4.0)
-_LEAST_SAMPLE = 100
+LEAST_SAMPLE = 100
+"""Fewer tuples tell no skew."""
 _PAYLOAD = 12
 """Bytes of a stream tuple beside an 8-byte key, when nothing is known: the papers have 20."""
 
@@ -87,7 +89,11 @@ def plan(
             f"The master table at {master.path} is empty: any algorithm joins nothing with it as "
             "fast as another, so there is nothing to plan."
         )
-    sample = _sample(stream, master)
+    shards = master.shard_count
+    if shards > 1:
+        # They are about as large as each other.
+        master = master.shard(0)
+    sample = as_sample(stream, master)
     shape = JoinShape(sample.schema, master, on or list(master.key), how, columns)
     if task_tuples is not None:
         if algorithm != "auto" or factors is not None:
@@ -97,13 +103,24 @@ def plan(
             )
         best = _task_plan(master, shape, sample, memory, io, task_tuples, skew, options)
         _check_serves(best, rate)
-        return best
+        return _noted(best, shards)
     known = known_factors(io) if factors is None else MeasuredFactors(factors, "as given")
     found, told = resolved_skew(skew, sample, shape, master)
     tuner = Tuner(CostModel(master, shape, sample, found, known.factors, io), options)
     ranked = _ranked(tuner, algorithm, memory, rate)
-    best = explained(tuner, ranked, (f"skew: {told}", f"cost factors: {known.source}"))
-    return _charted(best, partial(tuner.curve, best.algorithm))
+    basis = [f"skew: {told}", f"cost factors: {known.source}"]
+    if ranked[0].plan.in_place_rows:
+        basis.append("pages: as if none were in memory; those that are, nobody waits for")
+    best = explained(tuner, ranked, tuple(basis))
+    return _noted(_charted(best, partial(tuner.curve, best.algorithm)), shards)
+
+
+def _noted(plan: JoinPlan, shards: int) -> JoinPlan:
+    """The plan with a word on what it is for, if the master has several shards."""
+    if shards == 1:
+        return plan
+    note = f"for one of {shards} shards: a task joins one, with its share of the stream"
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _check_serves(plan: JoinPlan, rate: float | None) -> None:
@@ -210,9 +227,9 @@ def resolved_skew(
     master: MasterTable,
 ) -> tuple[Skew, str]:
     """The skew to plan for, and where it comes from."""
-    if given is None and sample.num_rows >= _LEAST_SAMPLE:
+    if given is None and sample.num_rows >= LEAST_SAMPLE:
         codes = keyed_codes(shape, sample)
-        given = estimate_skew(codes, master.row_count) if len(codes) >= _LEAST_SAMPLE else None
+        given = estimate_skew(codes, key_count(master)) if len(codes) >= LEAST_SAMPLE else None
     if given is None:
         return Skew(0.0), "not known, so for a uniform stream, which is the slowest"
     if isinstance(given, SkewEstimate):
@@ -227,9 +244,10 @@ def keyed_codes(shape: JoinShape, batch: pa.RecordBatch) -> NDArray[np.int64]:
     return codes if valid is None else codes[valid]
 
 
-def _sample(
+def as_sample(
     stream: pa.Schema | pa.RecordBatch | pa.Table | None, master: MasterTable
 ) -> pa.RecordBatch:
+    """What is known of a stream as one batch, which is empty if only its columns are."""
     if isinstance(stream, pa.Table):
         batches = stream.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], stream.schema)

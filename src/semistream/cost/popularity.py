@@ -38,12 +38,17 @@ class Shares(NamedTuple):
         return float(self.of_one @ self.number)
 
 
+def key_count(master: MasterTable) -> int:
+    """How many keys a master table has, about."""
+    return max(round(master.row_count / master.rows_per_key), 1)
+
+
 class Popularity:
     """How a stream is spread over the keys and pages of a master table."""
 
     def __init__(self, master: MasterTable, skew: Skew) -> None:
         """For one master and one skew."""
-        self.keys = skew.keys or max(master.row_count, 1)
+        self.keys = skew.keys or key_count(master)
         self.exponent = skew.exponent
         by_frequency = "frequency" if master.layout == "given" else "scattered"
         self.scattered = (skew.order or by_frequency) == "scattered"

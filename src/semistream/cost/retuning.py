@@ -31,6 +31,7 @@ from semistream.cost.auto import IN_MEMORY, adaptive_plan, final_plan, in_memory
 from semistream.cost.factors import CostFactors, check_factors, known_factors
 from semistream.cost.model import CostModel
 from semistream.cost.planning import explained, keyed_codes
+from semistream.cost.popularity import key_count
 from semistream.cost.prediction import Prediction
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.skew import Skew
@@ -232,7 +233,7 @@ class RetuningPlanner:
     def _seen_skew(self) -> Skew:
         if not self._sample:
             return Skew(0.0)
-        estimate = estimate_skew(np.concatenate(list(self._sample)), self._master.row_count)
+        estimate = estimate_skew(np.concatenate(list(self._sample)), key_count(self._master))
         return replace(estimate.skew, keys=None)
 
     def _scale_of(self, counted: Recorder) -> float:

@@ -24,7 +24,7 @@ class Skew:
     order: str | None = None
     """One of `ORDERS`; None to go by the master: layout "given" is meant to be by frequency."""
     keys: int | None = None
-    """How many keys the stream asks for; None for one per master row."""
+    """How many keys the stream asks for; None for all that the master has."""
 
     def __post_init__(self) -> None:
         """Refuse values that no stream can have."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.arrow_arrays import to_numpy
-from semistream.errors import OptionError
+from semistream.errors import CorruptPageError, OptionError
 from semistream.keys import Codes, KeyCodec
 from semistream.relation.description import describe
 from semistream.relation.locator import Locator
 from semistream.relation.membership_filter import MembershipFilter
 from semistream.relation.page_index import PageIndex
 from semistream.relation.page_rules import PageRules
-from semistream.relation.reader import PageReader
+from semistream.relation.reader import Frame, PageReader
 from semistream.relation.storage import (
     PACKED,
     CacheSetting,
@@ -31,6 +33,10 @@ from semistream.relation.versions.integrity import check_files
 from semistream.relation.versions.manifest import Manifest, StoredFile
 
 __all__ = ["MasterVersion"]
+
+_SAMPLED: Final = 16
+_SAMPLED_FAR: Final = 4
+"""Pages that are read to know how many rows a key has: fewer where a read takes long."""
 
 
 class MasterVersion:
@@ -76,6 +82,7 @@ class MasterVersion:
             part._locator_pages = self._locator_pages.part(
                 locator_starts[number], locator_starts[number + 1]
             )
+        part.__dict__.pop("rows_per_key", None)
         return part
 
     def cached(self, folder: Location, limit: int | str) -> Self:
@@ -220,6 +227,24 @@ class MasterVersion:
         """A new reader of the pages; its batches have `stored_schema`."""
         files = self._page_files(self._manifest.page_files, self.compression)
         return PageReader(files, self._pages, self._stored_schema, io, self._rules())
+
+    @cached_property
+    def rows_per_key(self) -> float:
+        """How many rows a key has on average, by a few pages: rows of a key stand together."""
+        if self.is_live or not self.page_count:
+            return 1.0
+        most = _SAMPLED_FAR if self.is_far else _SAMPLED
+        pairs = changes = 0
+        with self.reader() as reader:
+            frame = Frame(reader.frame_bytes(1))
+            for page in np.unique(np.linspace(0, self.page_count - 1, most).astype(int)).tolist():
+                # Whoever joins with a broken page will say so.
+                with suppress(CorruptPageError):
+                    (batch,) = reader.read(page, 1, frame)
+                    codes = self._row_codes(batch)
+                    pairs += len(codes) - 1
+                    changes += int(np.count_nonzero(np.diff(codes)))
+        return max(1.0, pairs / max(changes, 1))
 
     @property
     def is_live(self) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -16,10 +18,13 @@ from semistream.cli import app
 from semistream.cost import calibration
 from semistream.cost import read_costs as read_costs_module
 from semistream.cost.calibration import Calibration, calibrate, least_squares
+from semistream.cost.empirical import zipf_stream
 from semistream.cost.factors import factors_path, known_factors, shipped_factors
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.read_costs import read_costs
 from semistream.metrics import Metrics, Recorder
+from semistream.workload import ZipfKeys
+from semistream.workload.zipf import scattered
 
 Masters = dict[str, ss.MasterTable]
 
@@ -109,6 +114,35 @@ def test_tune_plans_and_measures(masters: Masters, monkeypatch: pytest.MonkeyPat
     assert "hybridjoin in 409,600 bytes" in result.output
     (off,) = re.findall(r"Deviation of the model: ([\d.]+)% from the priced", result.output)
     assert float(off) < 10
+
+
+def test_tune_runs_the_skew_of_a_sample(
+    masters: Masters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("semistream.cli.tune._MOST_TUPLES", 24_000)
+    asked: list[float] = []
+
+    def noted(master: Any, exponent: float, *rest: Any) -> Any:
+        asked.append(exponent)
+        return zipf_stream(master, exponent, *rest)
+
+    monkeypatch.setattr("semistream.cost.empirical.zipf_stream", noted)
+    sample, few = tmp_path / "sample.parquet", tmp_path / "few.parquet"
+    rows = masters["key"].row_count
+    keys = pa.table({"product_id": scattered(ZipfKeys(rows, 1.2, 7).ranks(20_000), rows, 20)})
+    pq.write_table(keys, sample)
+    pq.write_table(keys.slice(0, 50), few)
+    arguments = ["tune", str(masters["key"].path), "--memory", "400KB", "--algorithm", "hybridjoin"]
+    result = CliRunner().invoke(app, [*arguments, "--sample", str(sample), "--empirical"])
+    assert result.exit_code == 0, result.output
+    assert asked == [pytest.approx(1.2, abs=0.1)]
+    for wrong, message in {
+        ("--sample", str(few)): "has 50 tuples with a key, which tell no skew",
+        ("--task-tuples", "1000", "--empirical"): "leave --task-tuples out",
+    }.items():
+        result = CliRunner().invoke(app, [*arguments, *wrong])
+        assert result.exit_code != 0
+        assert message in " ".join(result.output.split())
 
 
 def test_tune_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from numba import njit
 import semistream as ss
 from semistream.algorithms.registry import needs_of
 from semistream.cost import simulation
+from semistream.cost.empirical import steady_run, zipf_stream
 from semistream.cost.factors import shipped_factors
 from semistream.cost.model import CostModel
 from semistream.cost.popularity import Popularity, Shares
@@ -104,6 +105,29 @@ def test_predicted_and_priced_rates_agree(
     for name in (*names, "batched_iterations", *compiled, *pieces):
         expected, came = (getattr(one, name) for one in (predicted.operations, found))
         assert expected == pytest.approx(came, rel=off.get(name, 0.1)), name
+
+
+@pytest.mark.parametrize("each", [5, 50])
+@pytest.mark.parametrize(
+    ("algorithm", "near"), [("hybridjoin", 0.1), ("demandjoin", 0.3), ("meshjoin", 0.05)]
+)
+def test_several_rows_of_a_key_are_predicted(
+    tmp_path: Path, algorithm: str, near: float, each: int
+) -> None:
+    rows, memory = 40_000, 1 << 20
+    table = pa.table({"key": np.arange(rows) // each, "text": ["x" * 80] * rows})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "m", key="key")
+    batches = zipf_stream(master, 0.0, 60_000, by_frequency=False)
+    shape = JoinShape(batches[0].schema, master, ["key"], "inner", None)
+    some = CostModel(master, shape, batches[0], Skew(0.0), FACTORS, "unmapped")
+    predicted = Tuner(some).best(algorithm, memory)
+    engine = ss.engine(
+        master, algorithm=algorithm, on="key", memory=memory, io="unmapped", **predicted.options
+    )
+    found, _ = steady_run(engine, batches, 8)
+    assert found.matches == pytest.approx(each, rel=0.02)
+    assert predicted.operations.outputs == pytest.approx(each, rel=0.02)
+    assert predicted.rate == pytest.approx(1 / priced_seconds(found, FACTORS), rel=near)
 
 
 @pytest.mark.parametrize("options", [{"look_ups": 8}, {"look_ups": 0, "partition_pages": 4}])

@@ -46,6 +46,26 @@ GRIDS: list[tuple[str, str, dict[str, list[int]]]] = [
 ]
 
 
+def test_a_master_with_shards_is_planned_by_one_of_them(tmp_path: Path) -> None:
+    table = pa.table({"key": range(40_000), "text": ["x" * 80] * 40_000})
+    one, two = (
+        ss.MasterTable.from_arrow(table, tmp_path / str(n), key="key", shards=n) for n in (1, 2)
+    )
+    whole, part = (ss.plan(master, memory="1MB", io="direct") for master in (one, two))
+    note = "for one of 2 shards: a task joins one, with its share of the stream"
+    assert note in part.explain()
+    assert note not in whole.explain()
+    assert part.sizes() == ss.plan(two.shard(1), memory="1MB", io="direct").sizes()
+    in_task = ss.plan(two, memory="1MB", task_tuples=1000)
+    assert note in in_task.explain()
+
+
+def test_a_plan_says_that_pages_in_memory_are_not_waited_for(masters: Masters) -> None:
+    told = "as if none were in memory"
+    assert told in ss.plan(masters["key"], memory="2MB").explain()
+    assert told not in ss.plan(masters["key"], memory="2MB", io="direct").explain()
+
+
 @pytest.mark.parametrize(("algorithm", "layout", "grid"), GRIDS)
 def test_no_point_of_a_grid_is_better_than_what_is_tuned(
     masters: Masters, algorithm: str, layout: str, grid: dict[str, list[int]]

@@ -142,9 +142,10 @@ class CompressedFile:
     def _expanded(self, block: memoryview, length: int) -> memoryview:
         if len(block) == length:
             return block
+        packing = self.packing if self._codec == PACKED else None
         try:
-            if self._codec == PACKED:
-                return self.packing.unpacked(block, length)
+            if packing is not None:
+                return packing.unpacked(block, length)
             page = memoryview(_codec(self._codec).decompress(block, length)).cast("B")
         except (pa.ArrowException, OSError, ValueError) as error:
             raise OSError(f"it cannot be decompressed: {error}") from error
