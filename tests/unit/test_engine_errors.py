@@ -353,3 +353,12 @@ def test_the_engine_says_what_it_is(root: Path) -> None:
     engine = ss.engine(ss.MasterTable.open(root), algorithm="meshjoin", on="id", memory="1MB")
     assert repr(engine).startswith("Engine('meshjoin', MasterTable(")
     assert "memory=1048576" in repr(engine)
+
+
+def test_memory_that_the_machine_does_not_have(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise MemoryError("Unable to allocate 128. GiB")
+
+    monkeypatch.setattr("semistream.algorithms.hybridjoin.HybridJoin.assemble", refused)
+    with pytest.raises(BudgetError, match=r"does not have the [\d,]+ bytes .* 128\. GiB\. Give"):
+        run(root)

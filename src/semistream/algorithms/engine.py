@@ -420,8 +420,13 @@ class Engine:
             if legacy is not None:
                 assembly.recall(legacy.learned)
             return built
-        except BaseException:
+        except BaseException as error:
             assembly.close()
+            if isinstance(error, MemoryError):
+                raise BudgetError(
+                    f"This machine does not have the {plan.memory:,} bytes that the join may use: "
+                    f"{error}. Give the join less memory."
+                ) from error
             raise
 
     def _plan_for(self, occasion: Occasion) -> JoinPlan:

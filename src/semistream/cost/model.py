@@ -159,15 +159,15 @@ class CostModel:
         return _Front(rows, top(self._keys(rows)), slots)
 
     def _keys(self, rows: float) -> float:
-        """How many keys `rows` master rows belong to."""
-        return rows * self.popularity.keys / max(self.master.row_count, 1)
+        """How many keys there is room for, with all rows that each has."""
+        return float(int(rows / self._rows_per_key + 1e-6))
 
     def _look_ups(self, plan: JoinPlan, front: _Front) -> Operations:
         """INLJ: neighbours in the stream share a page only by chance."""
         shares = self.popularity.shares(1, self._top(plan, front))
         missed = 1 - front.hits
         same = float((shares.of_one / max(missed, 1e-12)) ** 2 @ shares.number)
-        reads = missed * (1 - same)
+        reads = missed * max(1 - same, 0.0)
         ends = 1 / plan.stream_chunk_rows
         pieces = self._pieces.compiled(plan, self._matches(front), ends)
         handed_on = self._handed_on(plan, front, reads, reads, compiled=pieces)
@@ -219,11 +219,11 @@ class CostModel:
         if by_demand and self.master.layout != "key":
             # They are filled by halves.
             front = front._replace(slots=front.slots * 3 // 4)
-        if not missed:
-            state = SteadyState(0.0, 0.0, 0.0, np.zeros(0))
-        elif not len(shares.of_one):
+        if missed and not len(shares.of_one):
             # Everything is pinned: a step settles all that has come.
             return self._all_pinned(plan)
+        if not missed or not shares.of_one.any():
+            state = SteadyState(0.0, 0.0, 0.0, np.zeros(0))
         else:
             entering = shares._replace(of_one=shares.of_one / missed)
             state = steady_state(entering, front.slots, 1, at_once, by_demand=by_demand)

@@ -73,6 +73,8 @@ def plan(
     """
     if memory is None and rate is None:
         raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
+    if memory is not None:
+        parse_memory(memory)
     check_master(master)
     if master.is_live:
         raise OptionError(
@@ -82,6 +84,10 @@ def plan(
     check_factors(factors)
     _check_rate(rate)
     _check_skew(skew)
+    if how in ("semi", "anti"):
+        raise OptionError(
+            f"how={how!r} costs what an inner join without columns does: plan one with columns=[]."
+        )
     check_join(how, io)
     check_options(algorithm, options)
     if not master.row_count:
@@ -268,6 +274,8 @@ def as_sample(
 def _check_skew(skew: object) -> None:
     if skew is not None and not isinstance(skew, Real | Skew | SkewEstimate):
         raise OptionError(f"skew={skew!r} must be a Zipf exponent, a Skew or an estimate of one.")
+    if isinstance(skew, Real):
+        Skew(float(skew))
 
 
 def _number(value: object) -> float:

@@ -75,6 +75,10 @@ def test_a_join_keeps_copies_of_pages(spark: SparkSession, folder: str, tmp_path
         assert_same_rows(out.toArrow(), wanted)
         records = [json.loads(path.read_text()) for path in metrics.iterdir()]
         found = sum(record["in_place_rows"] for record in records)
-        assert found == (0 if turn == "first" else sum(i < 5_000 for i in ids["id"].to_pylist()))
+        if turn == "first":
+            # Four pages of some 38 rows are read before, to see how many rows a key has.
+            assert found < 160
+        else:
+            assert found == sum(i < 5_000 for i in ids["id"].to_pylist())
     copies = list(cache.rglob("*.copy"))
     assert 0 < sum(path.stat().st_blocks * 512 for path in copies) <= 16 << 20

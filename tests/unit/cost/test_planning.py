@@ -60,6 +60,27 @@ def test_a_master_with_shards_is_planned_by_one_of_them(tmp_path: Path) -> None:
     assert note in in_task.explain()
 
 
+@pytest.mark.parametrize("keys", [1, 60])
+def test_a_few_keys_with_all_the_rows_are_planned(tmp_path: Path, keys: int) -> None:
+    rows = 20_000
+    texts = [f"text number {i}" for i in range(rows)]
+    table = pa.table({"key": np.arange(rows) % keys, "text": texts})
+    master = ss.MasterTable.from_arrow(table, tmp_path / "m", key="key")
+    for memory, io in product((1_000_000, 8_000_000), ("buffered", "direct")):
+        for algorithm in ("cinlj", "chybridjoin", "demandjoin", "xhybridjoin"):
+            expected = ss.plan(master, memory=memory, skew=1.0, io=io, algorithm=algorithm).expected
+            # Each tuple brings all rows of a key.
+            assert expected is None or 0 < expected.rate < 1e8 * keys / rows
+            assert expected is None or 0 <= expected.io_per_tuple <= 1
+            assert expected is None or 0 <= expected.hit_share <= 1
+
+
+def test_a_semi_join_is_planned_as_an_inner_one_without_columns(masters: Masters) -> None:
+    with pytest.raises(OptionError, match=r"how='semi' costs what .* with columns=\[\]"):
+        ss.plan(masters["key"], memory="2MB", how="semi")
+    assert ss.plan(masters["key"], memory="2MB", columns=[]).expected is not None
+
+
 def test_a_plan_says_that_pages_in_memory_are_not_waited_for(masters: Masters) -> None:
     told = "as if none were in memory"
     assert told in ss.plan(masters["key"], memory="2MB").explain()
