@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from semistream.cli.pipeline_file import PipelineFile, read_file
+from semistream.cli.file_tables import read_file
+from semistream.cli.pipeline_file import PipelineFile
 from semistream.cli.sync import SyncFile
 from tests.docs.examples import ROOT, examples, own_process, pages_with_examples, run
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from semistream.cli.pipeline_file import PipelineFile, read_file
+from semistream.cli.file_tables import read_file
+from semistream.cli.pipeline_file import PipelineFile
 from semistream.cli.sync import SyncFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "sync.md"

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import semistream as ss
-from semistream.cli.pipeline_file import MasterRef, read_file
+from semistream.cli.file_tables import FileTable, read_file
+from semistream.cli.pipeline_file import MasterRef
 from tests.services.shop import GOODS, SECRETS, Shop, as_rows, goods, opened_shop
 
 
@@ -23,7 +24,7 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
 
 
 @dataclass(frozen=True)
-class MasterFile:
+class MasterFile(FileTable):
     """A file with nothing but `[master]`."""
 
     master: MasterRef

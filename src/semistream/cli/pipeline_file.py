@@ -6,14 +6,13 @@ Only names and types are checked here. `ss.Pipeline` checks the values.
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
 from semistream.budget import parse_memory
-from semistream.cli.step_tables import StepTable, step_table
+from semistream.cli.file_tables import FileTable, missing_keys, read_file
+from semistream.cli.step_tables import StepTable
 from semistream.environment import filled_url
 from semistream.errors import OptionError, PipelineFileError
 
@@ -28,10 +27,8 @@ __all__ = [
     "SinkTable",
     "SourceTable",
     "UnmatchedTable",
-    "read_file",
 ]
 
-Table = TypeVar("Table")
 _FILE_FORMATS: Final = ("avro", "csv", "json", "orc", "text")
 _DATABASE: Final = (("url", "table"), ("patience",))
 _SINK_KEYS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -49,18 +46,10 @@ _SCHEMES: Final = dict.fromkeys(("postgresql", "postgres"), "postgresql") | dict
 )
 """Which databases are of one kind."""
 _SINK_NAMES: Final = ("path", "table", "url", "patience", "topic", "key", "batch_column", "options")
-_WORDS: Final = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list of strings",
-    dict: "a table",
-}
 
 
 @dataclass(frozen=True)
-class SourceTable:
+class SourceTable(FileTable):
     """`[source]`: the stream, as `spark.readStream` takes it."""
 
     format: str
@@ -77,7 +66,7 @@ class SourceTable:
     """SQL expressions that make the columns to join, if the source does not have them."""
     options: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, where: str) -> None:
+    def check_keys(self, where: str) -> None:
         """Raise `PipelineFileError` unless parsing has what it needs."""
         for name in ("keep", "key"):
             if self.value is None and getattr(self, name):
@@ -92,7 +81,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class MasterRef:
+class MasterRef(FileTable):
     """`[master]`: the master table, or a table that stays in a database."""
 
     path: str | None = None
@@ -106,14 +95,14 @@ class MasterRef:
     credentials: str | None = None
     """With "SHOP", user and password are in the variables SHOP_USER and SHOP_PASSWORD."""
 
-    def check(self, where: str) -> None:
+    def check_keys(self, where: str) -> None:
         """Raise `PipelineFileError` unless it names one master, in files or in a database."""
         inside = {"table": self.table, "key": self.key}
         missing = [name for name, value in inside.items() if value is None]
         if self.database is None and self.path is None:
-            raise PipelineFileError(_missing(["path"], where))
+            raise PipelineFileError(missing_keys(["path"], where))
         if self.database is not None and missing:
-            raise PipelineFileError(_missing(missing, where))
+            raise PipelineFileError(missing_keys(missing, where))
         if self.database is not None and (self.path is not None or self.cache is not None):
             raise PipelineFileError(
                 f"[{where}] has a database and a path or a cache. A master is in one place, and "
@@ -164,7 +153,7 @@ class LookupTable(JoinedMaster):
 
 
 @dataclass(frozen=True)
-class SampleTable:
+class SampleTable(FileTable):
     """`sample` in `[join]`, as `ss.Sample` takes it; a number is a share."""
 
     share: int | float
@@ -173,7 +162,7 @@ class SampleTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinTable:
+class JoinTable(FileTable):
     """`[join]`: arguments of `ss.Pipeline` for the join; with look-ups, memory and sample only."""
 
     on: str | list[str] | dict[str, str] | None = None
@@ -189,7 +178,7 @@ class JoinTable:
     io: str = "buffered"
     options: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, where: str) -> None:
+    def check_keys(self, where: str) -> None:
         """Raise `PipelineFileError` unless the memory is a size."""
         try:
             parse_memory(self.memory)
@@ -198,7 +187,7 @@ class JoinTable:
 
 
 @dataclass(frozen=True)
-class SinkTable:
+class SinkTable(FileTable):
     """`[sink]`: a path for Parquet; or another format, and a table, a path or a topic."""
 
     path: str | None = None
@@ -214,7 +203,7 @@ class SinkTable:
     batch_column: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, where: str) -> None:
+    def check_keys(self, where: str) -> None:
         """Raise `PipelineFileError` unless it names one place that takes a batch exactly once."""
         if self.format in _FILE_FORMATS:
             raise PipelineFileError(
@@ -227,7 +216,7 @@ class SinkTable:
             raise PipelineFileError(f"[{where}] needs a path or a table, and only one of them.")
         missing = [name for name in needed if name not in given]
         if missing:
-            raise PipelineFileError(_missing(missing, where))
+            raise PipelineFileError(missing_keys(missing, where))
         unfit = [name for name in given if name not in (*needed, *allowed)]
         if unfit:
             raise PipelineFileError(
@@ -258,7 +247,7 @@ class UnmatchedTable(SinkTable):
         names = ("backoff", "factor", "deadline", "then")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def check(self, where: str) -> None:
+    def check_keys(self, where: str) -> None:
         """Raise `PipelineFileError` unless it is either a sink or a retry queue."""
         given = self.retry_options() or self.dead_letters
         if self.retry and (self.path or self.table):
@@ -271,7 +260,7 @@ class UnmatchedTable(SinkTable):
                 f"[{where}] says how tuples wait, but not that they do: add retry = true."
             )
         if not self.retry:
-            super().check(where)
+            super().check_keys(where)
 
 
 @dataclass(frozen=True)
@@ -282,14 +271,14 @@ class RejectedTable(SinkTable):
 
 
 @dataclass(frozen=True)
-class DeferredTable:
+class DeferredTable(FileTable):
     """`[deferred]`: where deferred tuples wait; needs `batch_target`."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class PipelineTable:
+class PipelineTable(FileTable):
     """`[pipeline]`: settings of the pipeline as a whole."""
 
     checkpoint: str
@@ -320,7 +309,7 @@ class SessionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineFile(SessionSettings):
+class PipelineFile(FileTable, SessionSettings):
     """A whole pipeline file."""
 
     source: SourceTable
@@ -338,13 +327,13 @@ class PipelineFile(SessionSettings):
     spark: dict[str, str | list[str]] = field(default_factory=dict)
     """Spark's own settings, and the list `connectors`."""
 
-    def check(self, _: str) -> None:
+    def check_keys(self, _: str) -> None:
         """Raise `PipelineFileError` unless there is one master, or look-ups, and not both."""
         if not self.lookup:
             if self.master is None:
-                raise PipelineFileError(_missing(["master"], ""))
+                raise PipelineFileError(missing_keys(["master"], ""))
             if self.join.on is None:
-                raise PipelineFileError(_missing(["on"], "join"))
+                raise PipelineFileError(missing_keys(["on"], "join"))
             return
         if self.master is not None:
             raise PipelineFileError(
@@ -370,118 +359,3 @@ class PipelineFile(SessionSettings):
     def read(cls, path: Path) -> PipelineFile:
         """Read and check a file; `PipelineFileError` says what is wrong and where."""
         return read_file(cls, path)
-
-
-def read_file(kind: type[Table], path: Path) -> Table:
-    """A TOML file as its dataclass, checked."""
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise PipelineFileError(
-            f"{path} cannot be read: {error.strerror}. Give the path of a pipeline file."
-        ) from error
-    except ValueError as error:
-        raise PipelineFileError(f"{path} is not TOML: {error}. Mend it there.") from error
-    try:
-        return _made(kind, found, "")
-    except PipelineFileError as error:
-        raise PipelineFileError(f"{path}: {error}") from None
-
-
-def _made(kind: type[Table], found: dict[str, Any], where: str) -> Table:
-    """A table of the file as its dataclass."""
-    # There is no type for "a dataclass" that `Table` could be bound to.
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    unknown = [name for name in found if name not in known]
-    if unknown:
-        raise PipelineFileError(_unknown(unknown, list(known), where))
-    missing = [
-        name
-        for name, one in known.items()
-        if name not in found and one.default is MISSING and one.default_factory is MISSING
-    ]
-    if missing:
-        raise PipelineFileError(_missing(missing, where))
-    hints = get_type_hints(kind)
-    below = {name: f"{where}.{name}" if where else name for name in found}
-    made = kind(**{name: _value(hints[name], found[name], below[name]) for name in found})
-    if isinstance(made, MasterRef | SinkTable | JoinTable | SourceTable | PipelineFile):
-        made.check(where)
-    return made
-
-
-def _unknown(names: list[str], known: list[str], where: str) -> str:
-    found = ", ".join(names)
-    if not where:
-        return f"There is no table [{found}]. Known are: {', '.join(f'[{n}]' for n in known)}."
-    return f"[{where}] has no key {found}. Known are: {', '.join(known)}."
-
-
-def _missing(names: list[str], where: str) -> str:
-    if not where:
-        return f"Missing: {', '.join(f'[{name}]' for name in names)}. Add what is missing."
-    return f"[{where}] is missing: {', '.join(names)}. Add what is missing."
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """The value, if its type is one that the hint allows; a table becomes its dataclass."""
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    for kind in kinds:
-        if hasattr(kind, "__dataclass_fields__") and isinstance(value, dict):
-            return _made(kind, value, where)
-        if _is_tables(kind):
-            return _tables(get_args(kind)[0], value, where)
-        if _is_a(kind, value):
-            return value
-    kinds = tuple(kind for kind in kinds if kind is not type(None))
-    if isinstance(value, dict) and all(get_origin(kind) is dict for kind in kinds):
-        inner = get_args(kinds[0])[1]
-        name = next(name for name, one in value.items() if not _is_a(inner, one))
-        shown = name if name.isidentifier() else f'"{name}"'
-        return _value(inner, value[name], f"{where}.{shown}")
-    words = dict.fromkeys(_WORDS[_plain(kind)] for kind in kinds)
-    from semistream.relation.storage import scrubbed
-
-    shown = scrubbed(repr(value))
-    # As TOML has it: "4", "true".
-    as_text = f': "{shown.lower()}"' if str in kinds and isinstance(value, int | float) else ""
-    raise PipelineFileError(f"{where} is {shown}; give {' or '.join(words)}{as_text}.")
-
-
-def _is_tables(kind: Any) -> bool:
-    """Whether a hint is for a list of tables."""
-    inner = get_args(kind)
-    return get_origin(kind) is list and hasattr(inner[0], "__dataclass_fields__")
-
-
-def _tables(kind: type[Table], value: Any, where: str) -> list[Table]:
-    """Tables of one name, as their dataclass."""
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise PipelineFileError(f"{where} is no list of tables. Write each as [[{where}]].")
-    named = [(f"{where} {number}", one) for number, one in enumerate(value, 1)]
-    if kind is StepTable:
-        # Each is the table of its own kind.
-        return [_made(step_table(one, name), one, name) for name, one in named]  # type: ignore[misc]
-    return [_made(kind, one, name) for name, one in named]
-
-
-def _plain(kind: Any) -> type:
-    """The built-in type that a hint stands for; a dataclass counts as a table."""
-    plain = get_origin(kind) or kind
-    return plain if plain in _WORDS else dict
-
-
-def _is_a(kind: Any, value: Any) -> bool:
-    """Whether a TOML value has this type; the items of lists and tables are checked too."""
-    inner = get_args(kind)
-    if _plain(kind) is list:
-        return isinstance(value, list) and all(_is_a(inner[0], one) for one in value)
-    if isinstance(kind, UnionType):
-        return any(_is_a(one, value) for one in inner)
-    if get_origin(kind) is dict:
-        within = value.values() if isinstance(value, dict) else [None]
-        return isinstance(value, dict) and all(
-            inner[1] is Any or _is_a(inner[1], v) for v in within
-        )
-    # Not isinstance: in Python True is an int, but in a file it is not a number.
-    return type(value) is kind

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from semistream.cli.file_tables import FileTable
 from semistream.errors import MasterNotFoundError, PipelineFileError
 
 if TYPE_CHECKING:
@@ -15,14 +16,23 @@ if TYPE_CHECKING:
 
     from semistream.relation import MasterTable
 
-__all__ = ["STEPS", "StepTable", "step_table"]
+__all__ = ["STEPS", "StepTable"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTable:
+class StepTable(FileTable):
     """A step of any kind."""
 
     kind: str
+
+    @classmethod
+    def kind_of(cls, found: dict[str, Any], where: str) -> type[StepTable]:
+        """The table of a step's kind; `PipelineFileError` if there is no such kind."""
+        kind = found.get("kind")
+        if not isinstance(kind, str) or kind not in STEPS:
+            said = "is missing: kind" if kind is None else f"has kind = {kind!r}"
+            raise PipelineFileError(f"[{where}] {said}. Known kinds are: {', '.join(STEPS)}.")
+        return STEPS[kind]
 
     @property
     def __name__(self) -> str:
@@ -171,15 +181,6 @@ STEPS: Final[dict[str, type[StepTable]]] = {
     "select": Select,
     "where": Where,
 }
-
-
-def step_table(found: dict[str, Any], where: str) -> type[StepTable]:
-    """The table of a step's kind; `PipelineFileError` if there is no such kind."""
-    kind = found.get("kind")
-    if not isinstance(kind, str) or kind not in STEPS:
-        said = "is missing: kind" if kind is None else f"has kind = {kind!r}"
-        raise PipelineFileError(f"[{where}] {said}. Known kinds are: {', '.join(STEPS)}.")
-    return STEPS[kind]
 
 
 def _opened(path: str) -> MasterTable:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from semistream.cli.file_tables import FileTable, read_file
 from semistream.cli.frames import naming_log, spark_errors, spark_session
 from semistream.cli.pipeline_check import check_source
-from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable, read_file
+from semistream.cli.pipeline_file import MasterRef, SessionSettings, SourceTable
 from semistream.cli.pipeline_parts import options_of, stream_of
 from semistream.cli.progress import AsJson, Quiet
 from semistream.cli.report import reported, side
@@ -34,7 +35,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncTable:
+class SyncTable(FileTable):
     """`[sync]`: the arguments of `MasterTable.sync`."""
 
     checkpoint: str | None = None
@@ -55,7 +56,7 @@ class SyncTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncFile(SessionSettings):
+class SyncFile(FileTable, SessionSettings):
     """A whole file: the source of changes, the master, and how it follows."""
 
     source: SourceTable
