@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semistream.kernels.compiling import borrowing_kernel, kernel
+from semistream.kernels.copying import prefetch
 
 NONE: Final = -1
 """No slot."""
@@ -24,6 +25,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 WORD_BITS = np.uint64(64)
 BLOCK = 64
 """Codes that are handled together, so that their loads from memory overlap."""
+_AHEAD: Final = 8
+"""Buckets are asked for so far ahead."""
 
 NODE: Final = np.dtype(
     [
@@ -76,11 +79,35 @@ def region_of(fences: NDArray[np.int64], code: int) -> int:
     return max(low - 1, 0)
 
 
-@kernel
+@borrowing_kernel
 def bucket_of(region: int, bits: int, code: int) -> int:
     """The bucket of `code` within its region's 2**bits buckets."""
     mixed = np.uint64(code) * GOLDEN
     return (region << bits) + int(mixed >> (WORD_BITS - np.uint64(bits)))
+
+
+@borrowing_kernel
+def ask_for_bucket(chains: Chains, bucket: int, behind: int) -> None:
+    """Ask for the tuples of a later bucket, so that memory is not waited for one by one."""
+    first = chains.heads[min(bucket + _AHEAD, behind - 1)]
+    prefetch(chains.nodes.ctypes.data + chains.nodes.itemsize * first)
+
+
+@borrowing_kernel
+def ask_for_codes(
+    chains: Chains,
+    fences: NDArray[np.int64],
+    bits: int,
+    codes: NDArray[np.int64],
+    buckets: NDArray[np.int64],
+) -> None:
+    """The buckets of some codes, whose first tuples are asked for: no load waits for another."""
+    heads, nodes = chains.heads.ctypes.data, chains.nodes.ctypes.data
+    for i in range(len(codes)):
+        buckets[i] = bucket_of(region_of(fences, codes[i]), bits, codes[i])
+        prefetch(heads + chains.heads.itemsize * buckets[i])
+    for i in range(len(codes)):
+        prefetch(nodes + chains.nodes.itemsize * chains.heads[buckets[i]])
 
 
 @kernel
@@ -91,44 +118,36 @@ def insert(
     codes: NDArray[np.int64],
     slots: NDArray[np.int32],
     entered: int,
-) -> int:
-    """Put each code's tuple, already given a slot, behind the earlier tuples of its code.
-
-    The number returned means nothing; it keeps the compiler from dropping the early loads.
-    """
-    buckets = np.empty(BLOCK, np.int64)
-    touched = np.int64(0)
+) -> None:
+    """Put each code's tuple, already given a slot, behind the earlier tuples of its code."""
+    buckets, address = np.empty(BLOCK, np.int64), chains.nodes.ctypes.data
     at = 0
     while at < len(codes):
         block = min(BLOCK, len(codes) - at)
-        # Touch what the block will need first: loads that do not wait for each other.
+        ask_for_codes(chains, fences, bits, codes[at : at + block], buckets)
         for i in range(block):
-            code = codes[at + i]
-            bucket = bucket_of(region_of(fences, code), bits, code)
-            buckets[i] = bucket
-            touched += chains.heads[bucket]
-        for i in range(block):
-            first = chains.heads[buckets[i]]
-            if first != NONE:
-                touched += chains.nodes[first].last_same
-            touched += chains.nodes[slots[at + i]].last_same
+            prefetch(address + chains.nodes.itemsize * slots[at + i])
         for i in range(block):
             code, slot, bucket = codes[at + i], slots[at + i], buckets[i]
-            first = chains.heads[bucket]
+            previous, first = NONE, chains.heads[bucket]
             while first != NONE and chains.nodes[first].code != code:
+                previous = first
                 first = chains.nodes[first].next_key
             chains.nodes[slot].code = code
             chains.nodes[slot].next_same = NONE
             chains.nodes[slot].stamp = entered & EVEN
             if first == NONE:
-                chains.nodes[slot].next_key = chains.heads[bucket]
+                # Codes that come often come early: at the front of the chain they are soon found.
+                chains.nodes[slot].next_key = NONE
                 chains.nodes[slot].last_same = slot
-                chains.heads[bucket] = slot
+                if previous == NONE:
+                    chains.heads[bucket] = slot
+                else:
+                    chains.nodes[previous].next_key = slot
             else:
                 chains.nodes[chains.nodes[first].last_same].next_same = slot
                 chains.nodes[first].last_same = slot
         at += block
-    return int(touched)
 
 
 @kernel
@@ -234,6 +253,7 @@ def probe_region(
     start, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
     behind = (region + 1) << bits
     while bucket < behind:
+        ask_for_bucket(chains, bucket, behind)
         if first == NONE:
             first = chains.heads[bucket]
             if first != NONE:

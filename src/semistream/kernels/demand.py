@@ -17,12 +17,17 @@ from numpy.typing import NDArray
 
 from semistream.kernels.chains import EVEN, NONE, region_of
 from semistream.kernels.compiling import borrowing_kernel, kernel
+from semistream.kernels.copying import prefetch
+from semistream.kernels.queue import FURTHER
 
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
 
 TUPLE: Final = np.dtype([("code", np.int64), ("next", np.int32), ("stamp", np.uint32)])
-"""One slot. `stamp` is as in the stream table; `next` also links the free slots."""
+"""One slot. `stamp` is as in the stream table; `next` also links the free slots.
+
+The `code` of a free slot is the one `FURTHER` in their list, as in the arrival queue.
+"""
 GROUP: Final = np.dtype([("head", np.int32), ("count", np.int32), ("since", np.uint32)])
 """The tuples that wait for a partition. `since` counts tuples: how many had entered before.
 
@@ -59,6 +64,7 @@ def regions_of(fences: Codes, codes: Codes, regions: Numbers) -> None:
 def enter(demand: Demand, codes: Codes, regions: Numbers, slots: Numbers, stamp: int) -> None:
     """Put arriving tuples into free slots, which are written to `slots`, and into their groups."""
     tuples, groups, ends = demand.tuples, demand.groups, demand.ends
+    address = tuples.ctypes.data
     for i in range(len(codes)):
         slot = ends[FREE]
         if slot == NONE:
@@ -66,6 +72,7 @@ def enter(demand: Demand, codes: Codes, regions: Numbers, slots: Numbers, stamp:
             ends[FRESH] += 1
         else:
             ends[FREE] = tuples[slot].next
+            prefetch(address + tuples.itemsize * tuples[slot].code)
         region = regions[i]
         if groups[region].count == 0:
             groups[region].since = ends[ENTERED] & WRAP
@@ -310,6 +317,7 @@ def release(demand: Demand, slots: Numbers) -> None:
         slot = slots[i]
         if slot < ends[LIMIT]:
             tuples[slot].next = ends[FREE]
+            tuples[slot].code = slots[i - FURTHER] if i >= FURTHER else NONE
             ends[FREE] = slot
             ends[FREE_COUNT] += 1
         else:

@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 
 from semistream.kernels.chains import NONE
 from semistream.kernels.compiling import kernel
+from semistream.kernels.copying import prefetch
 
 OLDEST, NEWEST, FREE, COUNT, FREE_COUNT, LIMIT, BEYOND, FINGER, FRESH = range(9)
 """The scalars of an arrival queue. Slots from LIMIT on are not used again; BEYOND of them wait.
 
 Free slots below FRESH are in a list that begins with FREE; all from FRESH to LIMIT are free. When
 nothing waits any more all are fresh: given out one behind the other, they are soon found in memory.
+"""
+FURTHER: Final = 16
+"""A free slot also knows the one so much further in the list, to ask for it early. That one may be
+in use again by then, which does no harm.
 """
 
 
@@ -32,7 +37,7 @@ class Links(NamedTuple):
 @kernel
 def append(links: Links, slots: NDArray[np.int32]) -> None:
     """Fill `slots` with free slots and queue them, in this order, as the newest."""
-    ends = links.ends
+    ends, address = links.ends, links.links.ctypes.data
     for i in range(len(slots)):
         slot = ends[FREE]
         if slot == NONE:
@@ -40,6 +45,7 @@ def append(links: Links, slots: NDArray[np.int32]) -> None:
             ends[FRESH] += 1
         else:
             ends[FREE] = links.links[slot].newer
+            prefetch(address + links.links.itemsize * links.links[slot].older)
         newest = ends[NEWEST]
         links.links[slot].older = newest
         links.links[slot].newer = NONE
@@ -75,6 +81,7 @@ def unlink(links: Links, slots: NDArray[np.int32]) -> None:
             links.links[newer].older = older
         if slot < ends[LIMIT]:
             links.links[slot].newer = ends[FREE]
+            links.links[slot].older = slots[i - FURTHER] if i >= FURTHER else NONE
             ends[FREE] = slot
             ends[FREE_COUNT] += 1
         else:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import MATCHED, NONE, bucket_of, region_of
+from semistream.kernels.chains import MATCHED, NONE, ask_for_bucket, bucket_of, region_of
 from semistream.kernels.compiling import borrowing_kernel, kernel
-from semistream.kernels.copying import prefetch
 from semistream.kernels.pages import code_of, first_row
 from semistream.kernels.results import USED_ROWS, Found, Results, put_results
 from semistream.kernels.settling import settled_codes
@@ -46,8 +45,7 @@ from semistream.kernels.step_state import (
 Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
 
-_AHEAD = 8
-"""Buckets between asking for a tuple's memory and using it."""
+
 
 
 @borrowing_kernel
@@ -182,10 +180,9 @@ def _find_pairs(waiting: Waiting, relation: Relation, found: Found, step: Step) 
     behind = (state[PARTITION] + 1) << waiting.bits
     count, least = 0, least_noted(step)
     bucket, first = state[BUCKET], state[CODE]
-    pages, address = partition_pages(relation, state[PARTITION]), nodes.ctypes.data
+    pages = partition_pages(relation, state[PARTITION])
     while bucket < behind:
-        # Ask for the tuples of a later bucket, so that memory is not waited for one by one.
-        prefetch(address + nodes.itemsize * heads[min(bucket + _AHEAD, behind - 1)])
+        ask_for_bucket(waiting.chains, bucket, behind)
         if first == NONE:
             first = heads[bucket]
         while first != NONE:

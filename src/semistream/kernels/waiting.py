@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from semistream.kernels.chains import MATCHED, NONE, Chains, bucket_of, region_of
+from semistream.kernels.chains import (
+    BLOCK,
+    MATCHED,
+    NONE,
+    Chains,
+    ask_for_bucket,
+    ask_for_codes,
+    region_of,
+)
 from semistream.kernels.compiling import kernel
 from semistream.kernels.queue import Links
 
@@ -60,8 +68,9 @@ def codes_in_regions(
     """
     written = 0
     for i in range(len(regions)):
-        begun = written
-        for bucket in range(regions[i] << bits, (regions[i] + 1) << bits):
+        begun, behind = written, (regions[i] + 1) << bits
+        for bucket in range(regions[i] << bits, behind):
+            ask_for_bucket(chains, bucket, behind)
             slot = chains.heads[bucket]
             while slot != NONE:
                 code = chains.nodes[slot].code
@@ -97,9 +106,13 @@ def pair_codes(
     """
     written = 0
     at, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3]
+    buckets, begun, ready = np.empty(BLOCK, np.int64), at, at
     while at < len(codes):
         code = codes[at]
-        head = chains.heads[bucket_of(region_of(fences, code), bits, code)]
+        if at == ready:
+            begun, ready = at, min(at + BLOCK, len(codes))
+            ask_for_codes(chains, fences, bits, codes[begun:ready], buckets)
+        head = chains.heads[buckets[at - begun]]
         while head != NONE and chains.nodes[head].code != code:
             head = chains.nodes[head].next_key
         if slot == NONE:
