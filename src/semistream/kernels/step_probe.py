@@ -46,8 +46,6 @@ Numbers = NDArray[np.int32]
 Codes = NDArray[np.int64]
 
 
-
-
 @borrowing_kernel
 def crossed(relation: Relation, edge: int) -> bool:
     """Whether a key has rows on both sides of where page `edge` begins."""
