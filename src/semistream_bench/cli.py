@@ -85,7 +85,8 @@ def bench(
         found: list[Measured] = []
         if threading.current_thread() is threading.main_thread():
             # As Ctrl-C does it: the data is removed.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            for ending in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(ending, signal.default_int_handler)
         with Progress("Comparing", turns, quiet) as progress:
 
             def say(text: str) -> None:

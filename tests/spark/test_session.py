@@ -1,6 +1,7 @@
 """`local_session`: what it sets up, what it leaves alone, and what it says of Java."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,3 +105,33 @@ def test_what_java_prints_goes_to_the_log_only(
     subprocess.run(["echo", "mine"], check=True)
     assert log.read_text() == "jars\nwarnings\n"
     assert capfd.readouterr() == ("mine\n", "")
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from semistream.spark.session import _OF_JAVA, _children, local_session
+
+def of_java():
+    marked = [pid for pid in _children() if _OF_JAVA in open(f"/proc/{pid}/environ", "rb").read()]
+    return [pid for pid in marked if b"SparkSubmit" in open(f"/proc/{pid}/cmdline", "rb").read()]
+
+def interrupt():
+    while not of_java():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    local_session()
+except KeyboardInterrupt:
+    print(os.wait()[1])
+"""
+
+
+def test_java_does_not_outlive_a_start_that_is_interrupted() -> None:
+    """It has not told Python how it is reached, so nothing else would end it."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    # Java ends by itself when it is told to, or is killed before it can.
+    assert int(ended.stdout) in (signal.SIGTERM, (128 + signal.SIGTERM) << 8)

@@ -64,9 +64,9 @@ AUTO: Final = "auto"
 """The name that leaves the choice to the cost model."""
 
 
-def needs_of(algorithm: str) -> Needs:
+def needs_of(algorithm: object) -> Needs:
     """What an algorithm asks of the budget; raises for a name that is not known."""
-    if algorithm not in BY_NAME:
+    if not isinstance(algorithm, str) or algorithm not in BY_NAME:
         raise UnknownAlgorithmError(
             f"algorithm={algorithm!r} is not known. Choose one of: {', '.join(ALGORITHMS)}, or "
             '"auto".'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -32,6 +33,9 @@ _UNEVEN: Final = 0.3
 """Above this spread of most factors, they are not to be relied on."""
 _LEAST_TUPLES: Final = 240_000
 _MOST_TUPLES: Final = 4_000_000
+_LONGEST: Final = 10.0
+"""Seconds that a run should take at most."""
+_LEAST_BATCH: Final = 100
 _FILLINGS: Final = 20
 """A front stage has learned, mostly, when the stream table has been filled so many times."""
 
@@ -64,7 +68,10 @@ def tune(
         typer.Option(help="A Parquet file of stream tuples; tells the skew and is reported on."),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(help="The sample's key column, if it has another name.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN,…", help="The sample's key columns, if they have other names."
+        ),
     ] = None,
     task_tuples: Annotated[
         int | None, typer.Option(help="Plan what a task of so many tuples runs on Spark.")
@@ -81,6 +88,8 @@ def tune(
             raise OptionError(
                 "--empirical runs a join that goes on and on: leave --task-tuples out."
             )
+        if on is not None and sample is None:
+            raise OptionError("--on names key columns of a sample: give one with --sample.")
         if path is not None:
             asked = {"memory": memory, "rate": rate, "skew": skew, "algorithm": algorithm}
             asked |= {"io": io, "task_tuples": task_tuples}
@@ -112,7 +121,7 @@ def _plan(path: str, sample: Path | None, on: str | None, asked: dict[str, Any])
 
     master = ss.MasterTable.open(path)
     if sample is not None:
-        pairs = list(master.key) if on is None else {on: master.key[0]}
+        pairs = _pairs(on, master.key)
         asked |= {"stream": _sample(sample), "on": pairs}
         estimate = _estimate(master, asked["stream"], pairs)
         output().print(estimate.explain(), soft_wrap=True)
@@ -121,6 +130,19 @@ def _plan(path: str, sample: Path | None, on: str | None, asked: dict[str, Any])
     found = ss.plan(master, **asked)
     output().print(found.explain(), soft_wrap=True)
     return found
+
+
+def _pairs(on: str | None, key: Sequence[str]) -> On:
+    """The sample's key columns, each with the master's."""
+    if on is None:
+        return list(key)
+    names = [on] if len(key) == 1 else [name.strip() for name in on.split(",")]
+    if len(names) != len(key):
+        raise OptionError(
+            f"--on names {len(names)} columns, and the master's key has {len(key)}: "
+            f"{', '.join(key)}. Name as many, in this order, with commas between them."
+        )
+    return dict(zip(names, key, strict=True))
 
 
 def _sample(path: Path) -> pa.Table:
@@ -156,7 +178,7 @@ def _estimate(master: MasterTable, sample: pa.Table, on: On) -> SkewEstimate:
 
 def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) -> None:
     from semistream import MasterTable, Skew
-    from semistream.cost.empirical import measure_grid, zipf_stream
+    from semistream.cost.empirical import BATCHES, measure_grid, zipf_stream
     from semistream.cost.factors import known_factors
     from semistream.cost.model import CostModel
     from semistream.cost.read_costs import copying
@@ -170,6 +192,8 @@ def _measure(path: str, found: JoinPlan, exponent: float, io: str, quiet: bool) 
     if found.expected is not None:
         tuples = int(tuples / max(1 - found.expected.hit_share, 0.01))
     tuples = min(max(tuples, _LEAST_TUPLES), _MOST_TUPLES)
+    if found.expected is not None:
+        tuples = min(tuples, max(int(_LONGEST * found.expected.rate), _LEAST_BATCH * BATCHES))
     batches = zipf_stream(master, exponent, tuples, master.layout == "given")
     shape = JoinShape(batches[0].schema, master, list(master.key), "inner", None)
     factors = known_factors(io).factors

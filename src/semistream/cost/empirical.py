@@ -25,7 +25,7 @@ from semistream.workload import ZipfKeys
 from semistream.workload.zipf import scattered
 
 _SEED = 20
-_BATCHES = 24
+BATCHES = 24
 _WARM = 8
 _AROUND = (0.5, 1.0, 2.0)
 
@@ -62,7 +62,7 @@ def zipf_stream(
         "__tuple", pa.array(np.zeros(tuples, "V12").view("S12"), pa.binary(12))
     )
     batches_: list[pa.RecordBatch] = chosen.combine_chunks().to_batches(
-        max_chunksize=-(-tuples // _BATCHES)
+        max_chunksize=-(-tuples // BATCHES)
     )
     return batches_
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from semistream.algorithms.engine import Engine, Stream
 from semistream.algorithms.options import Options, check_engine
 from semistream.algorithms.planner import Occasion, Sizer
-from semistream.algorithms.registry import AUTO
+from semistream.algorithms.registry import AUTO, needs_of
 from semistream.arrow_arrays import to_arrow
 from semistream.budget import parse_memory
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, adaptive_plan, final_plan, in_memory
@@ -29,6 +29,7 @@ from semistream.cost.planning import explained, resolved_skew
 from semistream.cost.run_model import RunCost, RunModel, RunStream
 from semistream.cost.skew import Skew
 from semistream.cost.tuner import Tuner
+from semistream.errors import OptionError
 from semistream.kernels.mapped_index import RESIDENT
 from semistream.metrics import Clock
 from semistream.parts.join_shape import JoinShape, On
@@ -141,7 +142,9 @@ class MicroBatchPlanner:
         unknown = self._skew is None and first.num_rows < _LEAST_SAMPLE
         given = Skew(1.0) if unknown else self._skew
         skew, told = resolved_skew(given, first, occasion.shape, master)
-        surveyed = self._sizer.io == "buffered" and first.num_rows
+        # An empty first batch is a task with nothing to do: it is not worth the look.
+        is_asked = first.num_rows > 0 or self._tuples is not None
+        surveyed = self._sizer.io == "buffered" and is_asked
         held = _held(master) if surveyed else 0.0
         return RunStream(
             tuples, held, skew
@@ -216,6 +219,7 @@ def micro_batch_engine(
 ) -> MicroBatchEngine:
     """The engine that a task on Spark runs when its algorithm is "auto"."""
     check_engine(master, on, how, AUTO, io, use_filter, options)
+    _check_options(options)
     return MicroBatchEngine(
         master,
         MicroBatchPlanner(Sizer(master, io, use_filter), options),
@@ -239,5 +243,18 @@ def micro_batch_plan(
     options: Options,
 ) -> JoinPlan:
     """What a join on Spark runs for tasks of so many tuples."""
+    _check_options(options)
     sizer, occasion = Sizer(master, io, None), Occasion(shape, sample, memory)
     return MicroBatchPlanner(sizer, options, tuples, skew).plan(occasion)
+
+
+def _check_options(options: Options) -> None:
+    """Refuse those of algorithms that a task is never given; they would be ignored in silence."""
+    known = needs_of(ADAPTIVE).options
+    for name in options:
+        if name not in known:
+            raise OptionError(
+                f'A task of a micro-batch with algorithm="auto" has no option {name!r}: it runs '
+                f"{ADAPTIVE} or hybridjoin, whose options are {', '.join(known)}. Name the "
+                "algorithm that you mean."
+            )

@@ -164,7 +164,7 @@ def _task_plan(
 
     if memory is None:
         raise OptionError("Give a plan with task_tuples the memory of a task.")
-    if not _number(task_tuples) >= 1:
+    if not 1 <= _number(task_tuples) < float("inf"):
         raise OptionError(f"task_tuples={task_tuples!r} must be a number of tuples, at least 1.")
     known = None if skew is None else resolved_skew(skew, sample, shape, master)[0]
 
@@ -279,8 +279,13 @@ def _check_skew(skew: object) -> None:
 
 
 def _number(value: object) -> float:
-    """A number as a float; anything else is NaN."""
-    return float(value) if isinstance(value, float | int) else float("nan")
+    """A number as a float; anything else is NaN, and what is too large for a float is infinite."""
+    if type(value) is bool or not isinstance(value, Real):
+        return float("nan")
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def _check_rate(rate: float | None) -> None:

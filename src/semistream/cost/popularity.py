@@ -24,6 +24,7 @@ _PLACED = 1 << 14
 _SEED = 20
 _MOST_CLASSES = 2048
 _ROUNDS = 40
+_LEAST_MISSED = 1e-12
 
 
 class Shares(NamedTuple):
@@ -74,13 +75,15 @@ class Popularity:
         shares = zipf_shares(edges.astype(np.float64), self.keys, self.exponent)
         each = np.diff(shares) / count
         hits, kept = 0.0, np.zeros(len(each))
+        missed = 1.0
         for _ in range(_ROUNDS):
             # On average the buffer is half full, and only misses fill it.
-            enters = each * -np.expm1(-each * recent / 2 / (1 - hits))
-            leaves = np.exp(-each * turn / (1 - hits))
+            enters = each * -np.expm1(-each * recent / 2 / missed)
+            leaves = np.exp(-each * turn / missed)
             kept = _kept(enters, leaves, count, min(keys, self.keys))
-            hits = (hits + float(kept * count @ each)) / 2
-        again = -np.expm1(-each * (recent + chunk) / 2 / (1 - hits))
+            hits = min((hits + float(kept * count @ each)) / 2, 1.0)
+            missed = max(1 - hits, _LEAST_MISSED)
+        again = -np.expm1(-each * (recent + chunk) / 2 / missed)
         return hits, float((1 - kept) * again * each @ count)
 
     def considered(self, kept: float, turn: float) -> float:

@@ -71,13 +71,17 @@ class Tuner:
     def choose(self, memory: int, algorithms: Iterable[str] | None = None) -> list[Prediction]:
         """The best plans of all algorithms that the memory is enough for, the fastest first."""
         names = self.model.candidates if algorithms is None else list(algorithms)
+        # A size that is fixed is not given up for an algorithm that has no such size.
+        having = [name for name in names if set(self._fixed) <= set(needs_of(name).options)]
+        names = having or names
         tuned = (self._tuned(name, memory) for name in names)
         found = [prediction for prediction in tuned if prediction is not None]
         if not found:
             least = {name: self._sizing(name).least_memory(self._fixed) for name in names}
             algorithm = min(least, key=lambda name: least[name])
             raise BudgetError(
-                f"memory={memory:,} bytes is too little for any algorithm on this master: the "
+                f"memory={memory:,} bytes is too little for any algorithm on this master"
+                f"{' with the sizes that are given' if self._fixed else ''}: the "
                 f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory.",
                 least=least[algorithm],
             )

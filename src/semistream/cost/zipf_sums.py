@@ -47,7 +47,8 @@ def zipf_shares(ranks: NDArray[np.float64], keys: int, exponent: float) -> NDArr
     few = np.interp(ranks, np.arange(_ONE_BY_ONE + 1), cumulated)
     many = cumulated[-1] + _tail(np.maximum(ranks, _ONE_BY_ONE), exponent)
     shares: NDArray[np.float64] = np.where(ranks <= _ONE_BY_ONE, few, many)
-    return shares / zipf_sum(keys, exponent)
+    # The last digits of two sums may differ, and nobody has more than all of the stream.
+    return np.minimum(shares / zipf_sum(keys, exponent), 1.0)
 
 
 def zipf_share(ranks: float, keys: int, exponent: float = 1.0) -> float:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -27,6 +29,8 @@ from semistream.spark.java import check_java
 __all__ = ["local_session"]
 
 _LOOPBACK: Final = "127.0.0.1"
+_OF_JAVA: Final = b"_PYSPARK_DRIVER_CONN_INFO_PATH="
+"""What Spark sets for the Java process that it starts, and for no other."""
 _CONF: Final = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
@@ -67,6 +71,7 @@ def local_session(
     with (
         resolved(connectors, pyspark.__version__, conf) as settings,
         nullcontext() if path is None else _java_output_to(path),
+        _java_ended_with_the_start(),
     ):
         for name, value in {**_CONF, "spark.driver.memory": memory, **settings}.items():
             builder = builder.config(name, value)
@@ -84,6 +89,29 @@ def local_session(
     if path is not None:
         _python_traces_to(path, spark)
     return spark
+
+
+@contextmanager
+def _java_ended_with_the_start() -> Iterator[None]:
+    """End a Java process whose start is interrupted.
+
+    Spark ends it with this process, but only once it could tell how it is reached.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if SparkContext._gateway is None:
+            for child in _children():
+                with suppress(OSError):
+                    if _OF_JAVA in Path(f"/proc/{child}/environ").read_bytes():
+                        os.kill(child, signal.SIGTERM)
+        raise
+
+
+def _children() -> list[int]:
+    """The processes that this one has started."""
+    listed = Path("/proc/self/task").glob("*/children")
+    return [int(number) for some in listed for number in some.read_text("ascii").split()]
 
 
 @contextmanager

@@ -139,10 +139,26 @@ def test_tune_runs_the_skew_of_a_sample(
     for wrong, message in {
         ("--sample", str(few)): "has 50 tuples with a key, which tell no skew",
         ("--task-tuples", "1000", "--empirical"): "leave --task-tuples out",
+        ("--on", "sku"): "give one with --sample",
     }.items():
         result = CliRunner().invoke(app, [*arguments, *wrong])
         assert result.exit_code != 0
         assert message in " ".join(result.output.split())
+
+
+def test_tune_takes_the_names_of_several_key_columns(tmp_path: Path) -> None:
+    rows = pa.table({"shop": ["a", "b"] * 2_000, "number": range(4_000), "price": [1.5] * 4_000})
+    ss.MasterTable.from_arrow(rows, tmp_path / "master", key=["shop", "number"])
+    sold = rows.select(["shop", "number"]).rename_columns(["place", "nr"])
+    pq.write_table(sold, tmp_path / "sample.parquet")
+    sample = ["--sample", str(tmp_path / "sample.parquet")]
+    arguments = ["tune", str(tmp_path / "master"), "--memory", "1MB", *sample]
+    result = CliRunner().invoke(app, [*arguments, "--on", "place, nr"])
+    assert result.exit_code == 0, result.output
+    assert "exponent" in result.output
+    result = CliRunner().invoke(app, [*arguments, "--on", "place"])
+    assert result.exit_code != 0
+    assert "--on names 1 columns, and the master's key has 2" in " ".join(result.output.split())
 
 
 def test_tune_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_fixed_sizes_stay(masters: Masters, layout: str, options: dict[str, Any]
 def test_what_is_refused(masters: Masters) -> None:
     with pytest.raises(BudgetError, match="the least is"):
         engine(masters["key"], 10_000).shape(tasks(1, 10)[0].schema)
-    for wrong in (0, "many"):
+    for wrong in (0, "many", True, float("inf"), 10**400):
         with pytest.raises(OptionError, match="task_tuples"):
             ss.plan(masters["key"], memory="1MB", task_tuples=wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="memory of a task"):
@@ -197,6 +197,22 @@ def test_what_is_refused(masters: Masters) -> None:
     for given in ({"algorithm": "chybridjoin"}, {"factors": CostFactors()}):
         with pytest.raises(OptionError, match="leave algorithm and factors out"):
             ss.plan(masters["key"], memory="1MB", task_tuples=10, **given)
+    sizes: dict[str, Any] = {"pinned_partitions": 3}
+    with pytest.raises(OptionError, match="no option 'pinned_partitions'"):
+        ss.plan(masters["key"], memory="1MB", task_tuples=10, **sizes)
+    with pytest.raises(OptionError, match="no option 'pinned_partitions'"):
+        micro_batch_engine(masters["key"], on="product_id", memory="1MB", **sizes)
+
+
+def test_what_lies_in_memory_is_looked_at_with_and_without_a_sample(masters: Masters) -> None:
+    sample = tasks(1, 2_000)[0]
+    terms: dict[str, Any] = {"memory": "400KB", "task_tuples": 2_000, "skew": 1.0}
+    with_sample = ss.plan(masters["key"], stream=sample, **terms)
+    without = ss.plan(masters["key"], stream=sample.schema, **terms)
+    assert with_sample.expected is not None
+    assert without.expected is not None
+    assert "100% of R is in memory and searched in place" in with_sample.expected.basis
+    assert without.expected.basis[1] == with_sample.expected.basis[1]
 
 
 def test_a_task_must_reach_the_rate(masters: Masters) -> None:

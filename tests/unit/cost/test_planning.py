@@ -222,6 +222,8 @@ def test_bad_input_says_what_is_possible(masters: Masters) -> None:
         ss.plan(master, memory=300_000, rate=0)
     with pytest.raises(UnknownAlgorithmError, match="chybridjoin"):
         ss.plan(master, memory=300_000, algorithm="fastjoin")
+    with pytest.raises(UnknownAlgorithmError, match="chybridjoin"):
+        ss.plan(master, memory=300_000, algorithm=["inlj"])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="pyarrow Schema"):
         ss.plan(master, memory=300_000, stream=[1])
 
@@ -254,6 +256,7 @@ def test_a_schema_is_enough(masters: Masters) -> None:
         ({"frobnicate": 3}, "frobnicate"),
         ({"skew": "high"}, "skew='high'"),
         ({"rate": "fast"}, "rate='fast'"),
+        ({"rate": 10**400}, "stream tuples per second"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(
@@ -268,6 +271,25 @@ def test_any_exponent_can_be_planned_for(masters: Masters, exponent: float) -> N
     plan = ss.plan(masters["key"], memory="400KB", skew=ss.Skew(exponent))
     assert plan.expected is not None
     assert plan.expected.rate > 0
+
+
+@pytest.mark.parametrize("algorithm", ss.ALGORITHMS)
+@pytest.mark.parametrize("exponent", [3.0, 5.0, 20.0])
+def test_nothing_expected_is_below_0(masters: Masters, algorithm: str, exponent: float) -> None:
+    """Sums of shares differ from 1 in the last digit."""
+    for memory in ("1MB", "2MB", "4MB"):
+        expected = ss.plan(
+            masters["key"], memory=memory, skew=exponent, algorithm=algorithm, io="direct"
+        ).expected
+        assert expected is not None
+        least = min(expected.io_per_tuple, expected.wait_seconds, *expected.seconds.values())
+        assert least >= 0
+
+
+def test_sizes_that_are_given_are_not_given_up(masters: Masters) -> None:
+    assert ss.plan(masters["key"], memory="1MB", pinned_partitions=2).pinned_partitions == 2
+    with pytest.raises(BudgetError, match="with the sizes that are given"):
+        ss.plan(masters["key"], memory="1MB", stream_slots=10**9)
 
 
 def test_the_tuner_finds_sizes_that_let_memory_move(masters: Masters) -> None:
