@@ -45,7 +45,10 @@ def build(
     filter_bits: Annotated[
         int, typer.Option(help="Bits per key of a membership filter, 4 to 32; 0 for none.")
     ] = 0,
-    page_bytes: Annotated[int, typer.Option(help="The most bytes of a page.")] = 65536,
+    page_bytes: Annotated[
+        int | None,
+        typer.Option(help="The most bytes of a page: 65536 by default, 32768 if packed."),
+    ] = None,
     order_by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Lay out keys by this, the highest first."),

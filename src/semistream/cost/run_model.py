@@ -44,14 +44,13 @@ _LEAST_NOT_HELD: Final = 0.1
 """However many pages are held, sizes are for at least such a share of tuples of other pages."""
 _FRONTS: Final = (15, 60)
 _MOST_LOOK_UPS: Final = 128
-_SIZES: Final = (
-    *((pages, _MOST_LOOK_UPS) for pages in (1, 2, 4, 8)),
-    *((pages, 0) for pages in (4, 8, 16)),
-)
-"""Pages of a partition, and how many are looked up at a time: 0 for one, joined as a whole.
+_LOOKED_UP, _WHOLE = (1, 2, 4, 8), (4, 8, 16)
+"""Pages of a partition: of many that are looked up at a time, and of one that is joined as a whole.
 
 Larger ones outgrow the caches of the processor, which the factors do not show.
 """
+_SMALL_PAGE: Final = 32 << 10
+"""Of such pages a partition may have twice as many."""
 _FEWEST_LOOK_UPS: Final = 8
 _AHEAD: Final = 1.5
 """Look-ups for each whose rows have room in a set on average."""
@@ -152,9 +151,12 @@ class RunModel:
         sizes: list[Options] = [{}]
         if searchable(master, shape.code_column):
             most = max(1, master.page_count // 2)
+            is_small = master.page_bytes <= _SMALL_PAGE
+            looked_up = (*_LOOKED_UP, 2 * _LOOKED_UP[-1]) if is_small else _LOOKED_UP
             sizes = [
                 {"partition_pages": pages, "look_ups": look_ups}
-                for pages, look_ups in _SIZES
+                for look_ups, several in ((_MOST_LOOK_UPS, looked_up), (0, _WHOLE))
+                for pages in several
                 if pages <= most
             ]
         known = needs_of("hybridjoin").options

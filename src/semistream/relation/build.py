@@ -23,7 +23,7 @@ from semistream.relation.locator import locator_rows, page_starts, write_locator
 from semistream.relation.membership_filter import MembershipFilter, check_bits
 from semistream.relation.page_file import WrittenPages, page_file_name, write_pages
 from semistream.relation.shards import check_shards, shard_of
-from semistream.relation.storage import Storage, check_compression
+from semistream.relation.storage import PACKED, Storage, check_compression
 from semistream.relation.sync_mark import unmarked
 from semistream.relation.versions.draft import Draft
 from semistream.relation.versions.manifest import (
@@ -53,6 +53,10 @@ CODE_COLUMN: Final = "__code"
 """The stored column that holds hashed codes."""
 
 _MIN_PAGE, _MAX_PAGE = 4096, 1 << 30
+_PAGE, _PACKED_PAGE = 65536, 32768
+"""Bytes of a page, by default. Rows of packed ones are found one by one on a disk: with half the
+bytes, a task that needs some of the pages is up to half as fast again, and one that needs all of
+them an eighth slower."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Recipe:
     def of(
         cls,
         key: str | Sequence[str],
-        page_bytes: int,
+        page_bytes: int | None,
         layout: str,
         filter_bits: int = 0,
         shards: int = 1,
@@ -86,6 +90,8 @@ class Recipe:
             raise KeyColumnError(f"key={key!r} must name one or more different columns.")
         if layout not in LAYOUTS:
             raise OptionError(f"layout={layout!r} is not known. Use one of {', '.join(LAYOUTS)}.")
+        if page_bytes is None:
+            page_bytes = _PACKED_PAGE if compression == PACKED else _PAGE
         if type(page_bytes) is not int or not _MIN_PAGE <= page_bytes <= _MAX_PAGE:
             raise OptionError(
                 f"page_bytes={page_bytes!r} must be an int from {_MIN_PAGE} to {_MAX_PAGE}. "

@@ -53,7 +53,7 @@ class SparkBuilder(Protocol):
         storage: Storage,
         *,
         key: str | Sequence[str],
-        page_bytes: int,
+        page_bytes: int | None,
         layout: str | None,
         order_by: str | None,
         sample: SparkFrame | None,
@@ -105,7 +105,7 @@ class MasterTable(MasterVersion):
         path: Location,
         *,
         key: str | Sequence[str],
-        page_bytes: int = 65536,
+        page_bytes: int | None = None,
         layout: str = "key",
         replace: bool = False,
         filter_bits: int = 0,
@@ -122,7 +122,8 @@ class MasterTable(MasterVersion):
             data: a table, a record batch, a reader, or an iterable of record batches.
             path: the folder of the master table: a local path, or a URI that pyarrow opens.
             key: the key column, or several of them.
-            page_bytes: the most bytes of a page; a longer row has a page of its own.
+            page_bytes: the most bytes of a page, before it is compressed; a longer row has a page
+                of its own. By default 65,536, and 32,768 if packed.
             layout: "key" for code order, "given" for the data's own order with the rows of
                 one key gathered where its first row is (by access frequency, for example).
             replace: whether to write the next version of a master table that exists.
@@ -174,7 +175,7 @@ class MasterTable(MasterVersion):
         path: Location,
         *,
         key: str | Sequence[str],
-        page_bytes: int = 65536,
+        page_bytes: int | None = None,
         layout: str | None = None,
         order_by: str | None = None,
         sample: SparkFrame | None = None,
@@ -195,7 +196,7 @@ class MasterTable(MasterVersion):
             df: a batch DataFrame, classic or of Spark Connect.
             path: a folder that driver and executors all reach.
             key: the key column, or several of them.
-            page_bytes: the most bytes of a page.
+            page_bytes: the most bytes of a page, by default as there.
             layout: "key", or "given", which is the default with `order_by` or `sample`.
             order_by: the column by which keys are laid out, the highest first, such as an access
                 frequency; for a key with several rows, the highest value counts.

@@ -66,7 +66,7 @@ def build(
     storage: Storage,
     *,
     key: str | Sequence[str],
-    page_bytes: int,
+    page_bytes: int | None,
     layout: str | None,
     order_by: str | None,
     sample: SparkFrame | None,
