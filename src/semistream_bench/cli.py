@@ -73,7 +73,7 @@ def bench(
         _check_installed([(name, STORES[name]) for name in names if name in STORES])
         _check_writable(out)
         from semistream_bench.measure import Comparison
-        from semistream_bench.report import draw, memory_told, sentence, table, write_lines
+        from semistream_bench.report import draw, legend, memory_told, sentence, table, write_lines
 
         colds = 1 + sum(name in names for name in (PACKED, *STORES))
         # Every way in every round and the one that warms up, and the same of the cold ones.
@@ -112,9 +112,10 @@ def bench(
             if as_json:
                 continue
             output().print(f"\n{title}", highlight=False)
-            output().print(table(some, where))
-            for line in filter(None, (sentence(some, where.capitalize()), memory_told(some))):
-                output().print(line, highlight=False)
+            output().print(table(some, where, output().width))
+            for line in (legend(some), sentence(some, where.capitalize()), memory_told(some)):
+                if line:
+                    output().print(line, highlight=False)
         if as_json:
             typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
         if not quiet:

@@ -19,51 +19,62 @@ from rich.table import Table
 from semistream_bench.measure import Measured
 from semistream_bench.ways import OURS, PACKED, WAYS
 
-__all__ = ["draw", "machine", "memory_told", "sentence", "table", "write_lines"]
+__all__ = ["draw", "legend", "machine", "memory_told", "sentence", "table", "write_lines"]
 
 _PACKAGES = ("semistream", "pyspark", "pyarrow", "numpy", "numba", "lmdb", "rocksdict", "duckdb")
-_BAR = 24
+_WIDTH, _BAR, _LEAST_BAR = 84, 24, 8
+"""Characters of a line without bars, and of the longest and the shortest of the longest bars."""
 
 
-def table(found: Sequence[Measured], where: str) -> Table:
-    """The ways, fastest first, each with a bar as long as its rate."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("way")
-    for name in ("thousand tuples/s", "ms a batch" if where == "warm" else "ms a task"):
+def table(found: Sequence[Measured], where: str, width: int) -> Table:
+    """The ways, fastest first; with bars, if so many columns of the screen have room for them."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("way", no_wrap=True)
+    for name in (
+        "thousand\ntuples/s",
+        f"ms a\n{'batch' if where == 'warm' else 'task'}",
+        "ours ×\nas fast",
+    ):
         shown.add_column(name, justify="right")
-    shown.add_column("semistream is … times as fast", justify="right")
-    shown.add_column("by round", justify="right", style="dim")
+    shown.add_column("by round", justify="right", style="dim", no_wrap=True)
     if any(one.resident for one in found):
-        shown.add_column("MB in Python workers", justify="right")
-        shown.add_column("MB of Java's heap, at most", justify="right")
-    shown.add_column("")
-    most = max((one.rate for one in found), default=1.0)
+        shown.add_column("workers\nMB", justify="right")
+        shown.add_column("heap\nMB", justify="right")
+    room = min(width - _WIDTH, _BAR)
+    if room >= _LEAST_BAR:
+        shown.add_column("", no_wrap=True)
+    most = max((one.rate for one in found), default=0.0) or 1.0
     for one in sorted(found, key=lambda one: -one.rate):
-        shown.add_row(*_cells(one, found), _bar(one.rate / most), style=_style(one))
+        bar = "█" * max(1, round(one.rate / most * room)) if one.seconds else ""
+        cells = [*_cells(one, found), bar]
+        shown.add_row(*cells[: len(shown.columns)], style=_style(one))
     return shown
 
 
+def legend(found: Sequence[Measured]) -> str:
+    """What the table's short heads mean."""
+    told = "By round: the lowest and the highest when each round stands alone."
+    if any(one.resident for one in found):
+        told += " Workers, heap: what Python's workers hold, and the most of Java's heap."
+    return told
+
+
 def _cells(one: Measured, found: Sequence[Measured]) -> list[str]:
+    held = [""] * 2 * any(m.resident for m in found)
     if one.failed:
-        return [one.way, "failed", "", "", ""] + [""] * 2 * any(m.resident for m in found)
+        return [one.way, "failed", "", "", "", *held]
     low, high = one.ratios
     cells = [one.way, _thousands(one), f"{one.tuples / one.rate * 1e3:,.0f}"]
-    cells += ["", ""] if one.way == OURS else [f"{one.ratio:.2f}", f"{low:.2f} to {high:.2f}"]
+    cells += ["", ""] if one.way == OURS else [f"{one.ratio:.2f}", f"{low:.2f}–{high:.2f}"]
     if one.resident:
-        cells += [f"{one.resident.workers / 1e6:,.0f}", f"{one.resident.heap / 1e6:,.0f}"]
-    elif any(m.resident for m in found):
-        cells += ["", ""]
-    return cells
+        held = [f"{one.resident.workers / 1e6:,.0f}", f"{one.resident.heap / 1e6:,.0f}"]
+    return [*cells, *held]
 
 
 def _thousands(one: Measured) -> str:
     """Thousand tuples a second."""
     rate = one.rate / 1e3
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.3g}"
-
-
-def _bar(share: float) -> str:
-    return "█" * max(1, round(share * _BAR))
 
 
 def _style(one: Measured) -> str:

@@ -90,11 +90,24 @@ def test_the_table_has_all_ways_fastest_first() -> None:
     failed = Measured("broadcast", "warm", 100, [], 0.0, (0.0, 0.0), failed="no memory")
     ours = Measured(OURS, "warm", 100, [1.0], 1.0, (1.0, 1.0), Resident(5_000_000, 7_000_000))
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(table([ours, measured("LMDB", 2.0), failed], "warm"))
+    console.print(table([ours, measured("LMDB", 2.0), failed], "warm", 160))
     text = console.export_text()
     places = [text.index(name) for name in (OURS, "LMDB", "broadcast")]
     assert places[0] < places[1] < places[2]
     assert "failed" in text
+    assert text.count("█") == 24 + 12
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    held = Resident(1_471_000_000, 3_699_000_000)
+    names = (OURS, "stream-static, bucketed")
+    found = [Measured(n, "warm", 100, [1.0], 13.53, (12.5, 113.78), held) for n in names]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table(found, "warm", 80))
+    text = console.export_text()
+    assert "…" not in text
+    assert "stream-static, bucketed" in text
+    assert "12.50–113.78" in text
 
 
 def test_what_a_store_may_take_beyond_the_others_is_said() -> None:
