@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from semistream.budget import MemoryBudget
+from semistream.kernels.demand import partitions_of
 from semistream.metrics import Recorder
 from semistream.parts.demand_table import DemandTable, demand_bytes
 from semistream.parts.output import Pairs
@@ -201,3 +202,29 @@ def test_the_longest_waiting_is_the_first_that_entered() -> None:
     enter(table, [1, 33])
     assert table.code(table.longest_waiting()) == 33
     assert table.entered(table.longest_waiting()) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("per_partition", [1, 3])
+def test_the_partition_of_a_code_is_where_its_first_row_can_be(
+    seed: int, per_partition: int
+) -> None:
+    """Keys may be spread unevenly, cross several pages, or lie between two of them."""
+    rng = np.random.default_rng(seed)
+    exponent = rng.integers(1, 40)
+    rows = np.sort(rng.integers(-(2**exponent), 2**exponent, 200)).repeat(rng.integers(1, 5, 200))
+    starts = np.unique(np.append(0, rng.integers(0, len(rows), 40)))
+    firsts, lasts = rows[starts], rows[np.append(starts[1:], len(rows)) - 1]
+    codes = np.concatenate([rows, rows - 1, rows + 1, [-(2**62), 2**62]])
+    codes.flags.writeable = False
+    regions = np.zeros(len(codes), np.int32)
+    partitions_of(firsts, lasts, per_partition, codes, 99, regions)
+    for code, region in zip(codes.tolist(), regions.tolist(), strict=True):
+        pages = np.flatnonzero((firsts <= code) & (code <= lasts))
+        assert region == (pages[0] // per_partition if len(pages) else 99)
+
+
+def test_no_pages_have_no_partitions() -> None:
+    none, regions = np.zeros(0, np.int64), np.zeros(2, np.int32)
+    partitions_of(none, none, 1, np.array([1, 2]), 7, regions)
+    assert regions.tolist() == [7, 7]

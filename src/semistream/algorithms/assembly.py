@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from semistream.algorithms.sizing import MOST_ELASTIC_SHARE, MOST_PRICED_SHARE, Needs
 from semistream.budget import Grant, MemoryBudget
-from semistream.kernels.demand import regions_of
+from semistream.kernels.demand import partitions_of, regions_of
 from semistream.metrics import Recorder
 from semistream.parts import kept_rows, stream_buffer
 from semistream.parts.admission import (
@@ -180,15 +180,21 @@ class Assembly:
             regions_of(fences, codes, regions)
             return regions
 
-        def by_index(codes: NDArray[np.int64]) -> NDArray[np.int32]:
+        def by_pages(codes: NDArray[np.int64]) -> NDArray[np.int32]:
+            regions = np.empty(len(codes), np.int32)
+            partitions_of(pages.first, pages.last, per_partition, codes, groups - 1, regions)
+            return regions
+
+        def by_locator(codes: NDArray[np.int64]) -> NDArray[np.int32]:
             first, last = disk.spans(codes)
             return np.where(first <= last, first // per_partition, groups - 1).astype(np.int32)
 
+        whole = by_pages if self.master.layout == "key" else by_locator
         table = DemandTable(
             self.plan.stream_slots,
             groups,
             len(fences) if owns_fences else 0,
-            by_index if self.look_ups is None else by_fences,
+            whole if self.look_ups is None else by_fences,
             TupleLayout(self.shape),
             self.plan.heap_bytes,
             self.budget.grant("stream table"),

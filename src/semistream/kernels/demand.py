@@ -61,6 +61,24 @@ def regions_of(fences: Codes, codes: Codes, regions: Numbers) -> None:
 
 
 @kernel
+def partitions_of(
+    firsts: Codes, lasts: Codes, per_partition: int, codes: Codes, nowhere: int, regions: Numbers
+) -> None:
+    """The partition of each code's first row, by the first and the last code of each page.
+
+    A code that lies between two pages is `nowhere`.
+    """
+    for i in range(len(codes)):
+        page, code = region_of(firsts, codes[i]), codes[i]
+        if page < len(firsts) and firsts[page] <= code <= lasts[page]:
+            while page > 0 and lasts[page - 1] == code:
+                page -= 1
+            regions[i] = page // per_partition
+        else:
+            regions[i] = nowhere
+
+
+@kernel
 def enter(demand: Demand, codes: Codes, regions: Numbers, slots: Numbers, stamp: int) -> None:
     """Put arriving tuples into free slots, which are written to `slots`, and into their groups."""
     tuples, groups, ends = demand.tuples, demand.groups, demand.ends
