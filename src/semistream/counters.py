@@ -41,7 +41,7 @@ class Counters(Generic[Number]):
     """Stream tuples that are not in the sample, and so were not joined."""
     filtered: Number = _counter()
     """Those of `unmatched` that the membership filter kept from waiting."""
-    front_hits: Number = _counter()
+    front_hits: Number = _counter("front_hit")
     """Stream tuples that the front stage answered."""
     matches: Number = _counter()
     """Pairs that reads of R gave; those of the front stage are not among them."""
@@ -89,6 +89,8 @@ class Counters(Generic[Number]):
     """Stream tuples that ceased to wait."""
     grouped: Number = _counter("grouped")
     """Those of `appends` that wait in a group of their partition, as DEMANDJOIN's do."""
+    uncached: Number = _counter("uncached")
+    """Those of `appends` that wait beyond the processor's caches, where a table is large."""
     outputs: Number = _counter("output")
     """Result rows: a tuple that matches three master rows gives three."""
     pieces: Number = _counter("piece")

@@ -130,8 +130,16 @@ _RUNS: tuple[Run, ...] = (
     ("demandjoin", "narrow", 0.0, 100_000, 2, {}),
     ("demandjoin", "narrow", 0.0, 40_000, 1, {"look_ups": 16, "partition_pages": 1}),
     ("demandjoin", "narrow", 0.0, 800_000, 4, {"partition_pages": 8}),
+    ("demandjoin", "narrow", 0.0, 3_000_000, 48, {"partition_pages": 128}),
+    ("hybridjoin", "narrow", 0.0, 3_000_000, 48, {"partition_pages": 64, "look_ups": 4}),
+    ("xhybridjoin", "narrow", 1.0, 3_000_000, 48, {"partition_pages": 64, "pinned_partitions": 1}),
+    ("hybridjoin", "narrow", 1.0, 3_000_000, 48, {"look_ups": 0, "partition_pages": 64}),
+    ("hybridjoin", "narrow", 0.0, 3_000_000, 96, {"partition_pages": 64, "look_ups": 4}),
 )
-"""Algorithm, master, exponent, tuples, memory in MB, and sizes."""
+"""Algorithm, master, exponent, tuples, memory in MB, and sizes.
+
+The last ones have more tuples waiting than the processor's caches hold.
+"""
 _IN_PLACE: Run = ("hybridjoin", "key", 0.5, 300_000, 8, {})
 """With the pages in memory."""
 

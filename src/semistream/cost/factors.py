@@ -55,6 +55,8 @@ class CostFactors:
     """Per stream tuple that is looked up in pages in memory, with the copy of its rows."""
     front_probe: float = 0.0
     """Per stream tuple that the front stage looks up."""
+    front_hit: float = 0.0
+    """On top of it, per stream tuple that it answers."""
     front_chunk: float = 0.0
     """Per chunk of the stream that it looks up, whatever its tuples."""
     offer: float = 0.0
@@ -68,6 +70,8 @@ class CostFactors:
     delete: float = 0.0
     grouped: float = 0.0
     """Per stream tuple that waits in the group of its partition, on top of the two above."""
+    uncached: float = 0.0
+    """Per stream tuple that waits beyond the processor's caches, on top of them."""
     output: float = 0.0
     piece: float = 0.0
     """Per piece of output that Python gathers, whatever its rows; else calls tell."""

@@ -31,6 +31,7 @@ from semistream.parts.join_shape import JoinShape
 from semistream.parts.look_up_set import most_rows
 from semistream.parts.rebalancer import LEAST_SHARE, judged_rows, priced_rows
 from semistream.parts.steps import is_for_steps, scans_ahead
+from semistream.parts.tuple_table import uncached_share
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 from semistream.relation.frame import ALIGNMENT
@@ -175,7 +176,7 @@ class CostModel:
             **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
-            **self._arrival(plan),
+            **self._arrival(plan, missed),
             iterations=missed / TUPLES_PER_STEP,
             compiled_calls=self._calls(plan, front, ends) + handed_on["offers"],
             **handed_on,
@@ -204,7 +205,7 @@ class CostModel:
             probes=probes,
             hash_probes=probes,
             partition_probes=reads,
-            **self._tuples(plan, missed),
+            **self._tuples(plan, front, missed),
             iterations=reads,
             **self._steps(plan, front, reads, reads, scans=True),
         )
@@ -268,7 +269,7 @@ class CostModel:
             probes=probes,
             hash_probes=0.0 if in_key_order or by_demand else probes,
             partition_probes=iterations * (1 + plan.pinned_in_disk_buffer),
-            **self._tuples(plan, missed, self._is_idle(front, plan)),
+            **self._tuples(plan, front, missed, self._is_idle(front, plan)),
             iterations=iterations,
             batched_iterations=iterations if plan.look_ups else 0.0,
             **self._steps(plan, front, reads, iterations, joined, by_demand=by_demand),
@@ -317,7 +318,7 @@ class CostModel:
         operations = Operations(
             probes=self.master.row_count / plan.stream_slots,
             partition_probes=plan.pinned_partitions / plan.stream_slots,
-            **self._tuples(plan, 1.0),
+            **self._tuples(plan, _NO_FRONT._replace(slots=plan.stream_slots), 1.0),
             iterations=1 / plan.stream_slots,
             **self._steps(plan, _NO_FRONT, 0.0, 1 / plan.stream_slots),
         )
@@ -337,19 +338,25 @@ class CostModel:
         row_share = front.rows * row_bytes
         return row_share <= LEAST_SHARE * (row_share + front.slots * slot_bytes)
 
-    def _tuples(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
+    def _tuples(
+        self, plan: JoinPlan, front: _Front, missed: float, is_idle: bool = False
+    ) -> dict[str, float]:
         """What is done for each stream tuple, and for each that misses the front stage."""
         grouped = missed if needs_of(plan.algorithm).grouped else 0.0
-        entered = {"appends": missed, "deletes": missed, "grouped": grouped}
-        return self._arrival(plan, is_idle) | entered
+        # A front stage gives slots away, or takes some.
+        table = plan.parts["stream table"] * front.slots // plan.stream_slots
+        uncached = missed * uncached_share(table)
+        entered = {"appends": missed, "deletes": missed, "grouped": grouped, "uncached": uncached}
+        return self._arrival(plan, missed, is_idle) | entered
 
-    def _arrival(self, plan: JoinPlan, is_idle: bool = False) -> dict[str, float]:
+    def _arrival(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
         always = {"stream_reads": 1.0, "outputs": self._rows_per_key}
         if not plan.front_rows:
             return always
         met = 1 / (1 + RESTING_TURNS) if is_idle else 1.0
-        return always | {"front_probes": met, "front_chunks": met / plan.stream_chunk_rows}
+        chunks = met / plan.stream_chunk_rows
+        return always | {"front_probes": met, "front_hits": 1 - missed, "front_chunks": chunks}
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""

@@ -211,7 +211,8 @@ class RunModel:
             ] + chunks * _IN_PLACE_CHUNK
         if plan.front_rows:
             parts["front stage"] = (
-                self._tuples * prices["front_probe"] + chunks * prices["front_chunk"]
+                self._tuples * (prices["front_probe"] + hits * prices["front_hit"])
+                + chunks * prices["front_chunk"]
             )
             output += self._gathered(plan, self._tuples * hits, chunks)
         parts["output"] = output + self._tuples * (each * prices["output"] + prices["stream_read"])

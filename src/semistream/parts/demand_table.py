@@ -107,7 +107,7 @@ class DemandTable(TupleTable):
         slots = np.empty(len(codes), np.int32)
         kernels.enter(self._demand, codes, self._places(codes), slots, self._recorder.micros())
         self.store.put(slots, batch)
-        self._recorder.appends += len(slots)
+        self.count_appends(len(slots))
         self._recorder.grouped += len(slots)
 
     def most_demanded(self, marked: NDArray[np.uint8], most: int, most_tuples: int) -> Codes:

@@ -24,6 +24,7 @@ from semistream.parts.disk_buffer import DiskBuffer, Partition
 from semistream.parts.front_stage import FrontStage
 from semistream.parts.join_shape import JoinShape
 from semistream.parts.output import Output
+from semistream.parts.tuple_table import TupleTable
 from semistream.relation import MasterTable
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
@@ -44,8 +45,12 @@ class StepCalls:
         output: Output,
         recorder: Recorder,
         front: FrontStage | None,
+        table: TupleTable | None = None,
     ) -> None:
-        """Nothing has begun; candidates are noted for the front stage, if there is one."""
+        """Nothing has begun; candidates are noted for the front stage, if there is one.
+
+        `table` is where tuples wait, if they do.
+        """
         self.relation = _relation(master, shape, disk)
         pairs = output.pairs
         self.found = Found(pairs.tuples, np.zeros(len(pairs.tuples), np.int32), pairs.rows)
@@ -59,6 +64,7 @@ class StepCalls:
         self._disk = disk
         self._recorder = recorder
         self._front = front
+        self._table = table
         self._notes_reads = True
 
     def step(self) -> state.Step:
@@ -96,7 +102,8 @@ class StepCalls:
         recorder.partition_probes += counts[state.PARTITION_PROBES]
         recorder.compiled_probes += counts[state.PARTITION_PROBES]
         recorder.matches += counts[state.MATCHES]
-        recorder.appends += counts[state.APPENDS]
+        if self._table is not None:
+            self._table.count_appends(counts[state.APPENDS])
         recorder.deletes += gone
         recorder.joined += gone - lonely
         recorder.unmatched += lonely

@@ -110,7 +110,7 @@ class Steps:
         self._recorder = recorder
         self._front = front
         self._results = ResultColumns(shape, master.stored_schema, waiting.table.store, output)
-        self._calls = StepCalls(master, shape, disk, output, recorder, front)
+        self._calls = StepCalls(master, shape, disk, output, recorder, front, waiting.table)
         self._state = self._calls.state
         self._reads_ahead = isinstance(waiting, ScanWindow) and _reads_ahead(disk)
         if self._reads_ahead:

@@ -115,7 +115,7 @@ class StreamTable(TupleTable):
         now = self._recorder.micros()
         kernels.insert(self.chains, self._fences, self._bits, codes, slots, now)
         self.store.put(slots, batch)
-        self._recorder.appends += len(slots)
+        self.count_appends(len(slots))
 
     def pairs(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,15 @@ from semistream import kernels
 from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.tuple_store import TupleStore
+
+
+_CACHED: Final = 16 << 20
+"""Bytes of a table that the processor's caches hold, about."""
+
+
+def uncached_share(table_bytes: int) -> float:
+    """The share of a table that the processor's caches do not hold."""
+    return max(0.0, 1 - _CACHED / max(table_bytes, 1))
 
 
 class TupleTable:
@@ -40,6 +49,11 @@ class TupleTable:
     def nodes(self) -> NDArray[Any]:
         """The nodes, by slot."""
         raise NotImplementedError
+
+    def count_appends(self, count: int) -> None:
+        """So many tuples have begun to wait."""
+        self._recorder.appends += count
+        self._recorder.uncached += round(count * uncached_share(self._grant.bytes))
 
     def resize(self, capacity: int, heap_bytes: int) -> None:
         """Have more or fewer slots; those beyond must be free."""

@@ -143,9 +143,8 @@ class _Curve:
         self._sizer = Sizer(lookup.master, lookup.io, options.pop("use_filter", None))
         self._options: dict[str, Any] = options
         self._factors = known_factors(lookup.io).factors
-        self._kept_seconds = (
-            self._factors.front_probe + self._factors.output + self._factors.stream_read
-        )
+        f = self._factors
+        self._kept_seconds = f.front_probe + f.front_hit + f.output + f.stream_read
         """What a tuple takes if all of the master is in memory."""
         self._algorithm = lookup.algorithm
         self._sample = shape.sample(first)
