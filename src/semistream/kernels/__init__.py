@@ -13,6 +13,7 @@ from semistream.kernels.chains import (
     NONE,
     Chains,
     bucket_of,
+    codes_to_pass,
     find_codes,
     gather_codes,
     insert,
@@ -23,6 +24,7 @@ from semistream.kernels.chains import (
     remove_codes,
     remove_oldest_of_code,
     remove_ranges,
+    spread_buckets,
 )
 from semistream.kernels.compiling import kernel
 from semistream.kernels.front import (
@@ -80,6 +82,7 @@ __all__ = [
     "bin_of",
     "bucket_of",
     "codes_in_regions",
+    "codes_to_pass",
     "count_codes",
     "estimate_codes",
     "find_codes",
@@ -104,5 +107,6 @@ __all__ = [
     "remove_oldest_of_code",
     "remove_ranges",
     "set_limit",
+    "spread_buckets",
     "unlink",
 ]

@@ -23,6 +23,7 @@ EVEN = 0xFFFFFFFE
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The odd number next to 2**64 / φ, which spreads neighbouring codes (Fibonacci hashing)."""
 WORD_BITS = np.uint64(64)
+_HALF = np.uint64(32)
 BLOCK = 64
 """Codes that are handled together, so that their loads from memory overlap."""
 _AHEAD: Final = 8
@@ -45,10 +46,12 @@ even microseconds, made odd when the tuple has matched; in the front stage, the 
 
 
 class Chains(NamedTuple):
-    """A hash table: the first slot of each bucket, and the slots."""
+    """A hash table: the first slot of each bucket, the slots, and the buckets of each region."""
 
     heads: NDArray[np.int32]
     nodes: Any
+    starts: NDArray[np.int64]
+    """The first bucket of each region, and behind the last one."""
 
 
 @borrowing_kernel
@@ -80,10 +83,12 @@ def region_of(fences: NDArray[np.int64], code: int) -> int:
 
 
 @borrowing_kernel
-def bucket_of(region: int, bits: int, code: int) -> int:
-    """The bucket of `code` within its region's 2**bits buckets."""
-    mixed = np.uint64(code) * GOLDEN
-    return (region << bits) + int(mixed >> (WORD_BITS - np.uint64(bits)))
+def bucket_of(starts: NDArray[np.int64], region: int, code: int) -> int:
+    """The bucket of `code` among those of its region."""
+    begin = starts[region]
+    count = np.uint64(starts[region + 1] - begin)
+    mixed = (np.uint64(code) * GOLDEN) >> _HALF
+    return int(begin) + int(mixed * count >> _HALF)
 
 
 @borrowing_kernel
@@ -97,14 +102,13 @@ def ask_for_bucket(chains: Chains, bucket: int, behind: int) -> None:
 def ask_for_codes(
     chains: Chains,
     fences: NDArray[np.int64],
-    bits: int,
     codes: NDArray[np.int64],
     buckets: NDArray[np.int64],
 ) -> None:
     """The buckets of some codes, whose first tuples are asked for: no load waits for another."""
     heads, nodes = chains.heads.ctypes.data, chains.nodes.ctypes.data
     for i in range(len(codes)):
-        buckets[i] = bucket_of(region_of(fences, codes[i]), bits, codes[i])
+        buckets[i] = bucket_of(chains.starts, region_of(fences, codes[i]), codes[i])
         prefetch(heads + chains.heads.itemsize * buckets[i])
     for i in range(len(codes)):
         prefetch(nodes + chains.nodes.itemsize * chains.heads[buckets[i]])
@@ -114,7 +118,6 @@ def ask_for_codes(
 def insert(
     chains: Chains,
     fences: NDArray[np.int64],
-    bits: int,
     codes: NDArray[np.int64],
     slots: NDArray[np.int32],
     entered: int,
@@ -124,7 +127,7 @@ def insert(
     at = 0
     while at < len(codes):
         block = min(BLOCK, len(codes) - at)
-        ask_for_codes(chains, fences, bits, codes[at : at + block], buckets)
+        ask_for_codes(chains, fences, codes[at : at + block], buckets)
         for i in range(block):
             prefetch(address + chains.nodes.itemsize * slots[at + i])
         for i in range(block):
@@ -154,7 +157,6 @@ def insert(
 def probe(
     chains: Chains,
     region: int,
-    bits: int,
     row_codes: NDArray[np.int64],
     stop: int,
     cursor: NDArray[np.int64],
@@ -175,7 +177,7 @@ def probe(
         block = min(BLOCK, stop - row)
         # First all heads of a block, then their nodes: loads that do not wait for each other.
         for i in range(block):
-            firsts[i] = chains.heads[bucket_of(region, bits, row_codes[row + i])]
+            firsts[i] = chains.heads[bucket_of(chains.starts, region, row_codes[row + i])]
         for i in range(block):
             if slot == NONE:
                 slot = firsts[i]
@@ -234,7 +236,6 @@ def _first_row(codes: NDArray[np.int64], start: int, stop: int, code: int) -> in
 def probe_region(
     chains: Chains,
     region: int,
-    bits: int,
     row_codes: NDArray[np.int64],
     stop: int,
     cursor: NDArray[np.int64],
@@ -251,7 +252,7 @@ def probe_region(
     """
     written = 0
     start, bucket, first, row, slot = cursor[0], cursor[1], cursor[2], cursor[3], cursor[4]
-    behind = (region + 1) << bits
+    behind = chains.starts[region + 1]
     while bucket < behind:
         ask_for_bucket(chains, bucket, behind)
         if first == NONE:
@@ -282,12 +283,60 @@ def probe_region(
 
 
 @kernel
-def find_codes(
-    chains: Chains, bits: int, codes: NDArray[np.int64], slots: NDArray[np.int32]
-) -> None:
+def codes_to_pass(chains: Chains) -> float:
+    """How many codes share the bucket of a waiting code, on average of their regions."""
+    total, squares, begin = 0, 0.0, 0
+    for behind in chains.starts[1:]:
+        count = 0
+        for bucket in range(begin, behind):
+            ask_for_bucket(chains, bucket, behind)
+            slot = chains.heads[bucket]
+            while slot != NONE:
+                count += 1
+                slot = chains.nodes[slot].next_key
+        total += count
+        squares += count * count / (behind - begin)
+        begin = behind
+    return squares / max(total, 1)
+
+
+@kernel
+def spread_buckets(chains: Chains, fences: NDArray[np.int64]) -> None:
+    """Give each region buckets for the codes that wait there: half of all by these, half evenly."""
+    heads, nodes, starts = chains.heads, chains.nodes, chains.starts
+    # All codes in one chain, backwards, so that each bucket's come in the same order again.
+    every, total, begin = NONE, 0, 0
+    for region in range(len(starts) - 1):
+        before, behind = total, starts[region + 1]
+        for bucket in range(begin, behind):
+            ask_for_bucket(chains, bucket, behind)
+            slot = heads[bucket]
+            heads[bucket] = NONE
+            while slot != NONE:
+                following = nodes[slot].next_key
+                nodes[slot].next_key = every
+                every, slot, total = slot, following, total + 1
+        starts[region + 1] = total - before
+        begin = behind
+    evenly = len(heads) // 2 // (len(starts) - 1)
+    rest, passed = len(heads) - evenly * (len(starts) - 1), 0
+    for region in range(1, len(starts)):
+        passed += starts[region]
+        starts[region] = evenly * region + rest * passed // max(total, 1)
+    starts[-1] = len(heads)
+    while every != NONE:
+        code, following = nodes[every].code, nodes[every].next_key
+        bucket = bucket_of(starts, region_of(fences, code), code)
+        nodes[every].next_key = heads[bucket]
+        heads[bucket] = every
+        every = following
+
+
+@kernel
+def find_codes(chains: Chains, codes: NDArray[np.int64], slots: NDArray[np.int32]) -> None:
     """The first slot of each code, or NONE."""
     for i in range(len(codes)):
-        slot = chains.heads[bucket_of(0, bits, codes[i])]
+        slot = chains.heads[bucket_of(chains.starts, 0, codes[i])]
         while slot != NONE and chains.nodes[slot].code != codes[i]:
             slot = chains.nodes[slot].next_key
         slots[i] = slot
@@ -337,7 +386,6 @@ def _drain(
 @kernel
 def remove_ranges(
     chains: Chains,
-    bits: int,
     regions: NDArray[np.int64],
     lows: NDArray[np.int64],
     highs: NDArray[np.int64],
@@ -352,7 +400,7 @@ def remove_ranges(
     while cursor[0] < len(regions):
         at = cursor[0]
         low, high = lows[at], highs[at]
-        for bucket in range(regions[at] << bits, (regions[at] + 1) << bits):
+        for bucket in range(chains.starts[regions[at]], chains.starts[regions[at] + 1]):
             previous, slot = NONE, chains.heads[bucket]
             while slot != NONE:
                 following = chains.nodes[slot].next_key
@@ -373,7 +421,6 @@ def remove_ranges(
 def remove_codes(
     chains: Chains,
     fences: NDArray[np.int64],
-    bits: int,
     codes: NDArray[np.int64],
     out: NDArray[np.int32],
 ) -> int:
@@ -383,7 +430,7 @@ def remove_codes(
         code = codes[i]
         if i > 0 and code == codes[i - 1]:
             continue
-        bucket = bucket_of(region_of(fences, code), bits, code)
+        bucket = bucket_of(chains.starts, region_of(fences, code), code)
         previous, slot = NONE, chains.heads[bucket]
         while slot != NONE and chains.nodes[slot].code != code:
             previous = slot
@@ -399,13 +446,13 @@ def remove_codes(
 
 @kernel
 def remove_oldest_of_code(
-    chains: Chains, fences: NDArray[np.int64], bits: int, slots: NDArray[np.int32]
+    chains: Chains, fences: NDArray[np.int64], slots: NDArray[np.int32]
 ) -> bool:
     """Unlink slots, each of which must be the oldest waiting tuple of its code."""
     for i in range(len(slots)):
         slot = slots[i]
         code = chains.nodes[slot].code
-        bucket = bucket_of(region_of(fences, code), bits, code)
+        bucket = bucket_of(chains.starts, region_of(fences, code), code)
         previous, first = NONE, chains.heads[bucket]
         while first != NONE and chains.nodes[first].code != code:
             previous = first

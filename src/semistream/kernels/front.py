@@ -23,7 +23,6 @@ Of a look-up set, `number` is the code's place in it; else it is 0.
 @kernel
 def probe_front(
     chains: Chains,
-    bits: int,
     codes: NDArray[np.int64],
     cursor: NDArray[np.int64],
     missed: NDArray[np.bool_],
@@ -41,7 +40,7 @@ def probe_front(
     while at < len(codes):
         block = min(BLOCK, len(codes) - at)
         for i in range(block):
-            firsts[i] = chains.heads[bucket_of(0, bits, codes[at + i])]
+            firsts[i] = chains.heads[bucket_of(chains.starts, 0, codes[at + i])]
         for i in range(block):
             code = codes[at + i]
             first = firsts[i]

@@ -111,7 +111,7 @@ def _find_pairs(window: Window, relation: Relation, found: Found, step: Step, pi
         block = min(BLOCK, rows - row)
         # Ask for all heads of a block, then for their tuples: memory is not waited for one by one.
         for i in range(block):
-            firsts[i] = bucket_of(0, window.bits, code_of(field, row + i))
+            firsts[i] = bucket_of(window.chains.starts, 0, code_of(field, row + i))
             prefetch(heads_at + heads.itemsize * firsts[i])
         for i in range(block):
             firsts[i] = heads[firsts[i]]

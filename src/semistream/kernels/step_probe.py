@@ -175,7 +175,7 @@ def _find_pairs(waiting: Waiting, relation: Relation, found: Found, step: Step) 
     state, heads, nodes = step.state, waiting.chains.heads, waiting.chains.nodes
     begin, stop = page_range(relation, state[PARTITION])
     low, high = settled_codes(relation.first, relation.last, begin, stop)
-    behind = (state[PARTITION] + 1) << waiting.bits
+    behind = waiting.chains.starts[state[PARTITION] + 1]
     count, least = 0, least_noted(step)
     bucket, first = state[BUCKET], state[CODE]
     pages = partition_pages(relation, state[PARTITION])
@@ -219,7 +219,7 @@ def probe_whole(
 ) -> bool:
     """Join the partition's whole codes with the tuples that wait; False if there is no room."""
     state = step.state
-    behind = (state[PARTITION] + 1) << waiting.bits
+    behind = waiting.chains.starts[state[PARTITION] + 1]
     while state[BUCKET] < behind:
         some = room_for(results, found)
         if len(some.slots) == 0:
@@ -265,7 +265,7 @@ def begin_probe(waiting: Waiting, relation: Relation, step: Step) -> None:
         whole -= _rows_of(relation, partition, last)
     step.counts[PROBES] += whole
     step.counts[PARTITION_PROBES] += 1
-    state[BUCKET], state[CODE], state[SLOT] = partition << waiting.bits, NONE, NONE
+    state[BUCKET], state[CODE], state[SLOT] = waiting.chains.starts[partition], NONE, NONE
     state[PAIRS], state[CANDIDATES], state[REMOVED] = 0, 0, 0
     state[PART_BEGUN] = 0
 
@@ -282,7 +282,7 @@ def probe_part(
         state[PART_BEGUN] = 1
         step.counts[PROBES] += _rows_of(relation, state[PARTITION], code)
         step.counts[PARTITION_PROBES] += 1
-    first = chains.heads[bucket_of(region_of(waiting.fences, code), waiting.bits, code)]
+    first = chains.heads[bucket_of(chains.starts, region_of(waiting.fences, code), code)]
     while first != NONE and chains.nodes[first].code != code:
         first = chains.nodes[first].next_key
     while first != NONE:

@@ -77,7 +77,6 @@ class Waiting(NamedTuple):
 
     chains: Chains
     fences: Codes
-    bits: int
     queue: Links
     slots: Numbers
     lonely: Numbers
@@ -88,7 +87,6 @@ class Window(NamedTuple):
 
     chains: Chains
     fences: Codes
-    bits: int
     ring: Ring
     slots: Numbers
     lonely: Numbers

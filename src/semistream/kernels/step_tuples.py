@@ -46,7 +46,7 @@ def _put(waiting: Waiting | Window, arriving: Arriving, step: Step, slots: Numbe
     """Put the next arrivals under slots that were given out for them."""
     at, count = step.state[TAKEN], len(slots)
     codes = arriving.codes[at : at + count]
-    insert(waiting.chains, waiting.fences, waiting.bits, codes, slots, step.now)
+    insert(waiting.chains, waiting.fences, codes, slots, step.now)
     for j in range(len(arriving.widths)):
         width = arriving.widths[j]
         scatter(arriving.columns[j] + at * width, width, slots, arriving.kept[j])
@@ -127,7 +127,7 @@ def remove_settled(
         if room == 0:
             return False
         slots = waiting.slots[:room]
-        count = remove_ranges(waiting.chains, waiting.bits, regions, lows, highs, done, slots)
+        count = remove_ranges(waiting.chains, regions, lows, highs, done, slots)
         unlink(waiting.queue, slots[:count])
         _finish(waiting, results, step, slots[:count])
     return True
@@ -142,7 +142,7 @@ def settle(waiting: Waiting, results: Results, step: Step) -> bool:
         if room == 0:
             return False
         slots = waiting.slots[:room]
-        count = remove_codes(waiting.chains, waiting.fences, waiting.bits, codes, slots)
+        count = remove_codes(waiting.chains, waiting.fences, codes, slots)
         unlink(waiting.queue, slots[:count])
         _finish(waiting, results, step, slots[:count])
         if count < room:
@@ -159,7 +159,7 @@ def expire(window: Window, results: Results, step: Step) -> int:
             return EXPIRE_LATER
         slots = window.slots[:room]
         slots = slots[: ring_expire(window.ring, slots)]
-        if not remove_oldest_of_code(window.chains, window.fences, window.bits, slots):
+        if not remove_oldest_of_code(window.chains, window.fences, slots):
             return NOT_OLDEST
         _finish(window, results, step, slots)
     return EXPIRED

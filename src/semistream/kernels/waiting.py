@@ -54,7 +54,6 @@ def regions_from(
 @kernel
 def codes_in_regions(
     chains: Chains,
-    bits: int,
     regions: Codes,
     lows: Codes,
     highs: Codes,
@@ -68,8 +67,8 @@ def codes_in_regions(
     """
     written = 0
     for i in range(len(regions)):
-        begun, behind = written, (regions[i] + 1) << bits
-        for bucket in range(regions[i] << bits, behind):
+        begun, behind = written, chains.starts[regions[i] + 1]
+        for bucket in range(chains.starts[regions[i]], behind):
             ask_for_bucket(chains, bucket, behind)
             slot = chains.heads[bucket]
             while slot != NONE:
@@ -89,7 +88,6 @@ def codes_in_regions(
 def pair_codes(
     chains: Chains,
     fences: Codes,
-    bits: int,
     codes: Codes,
     counts: Numbers,
     waits: Numbers,
@@ -111,7 +109,7 @@ def pair_codes(
         code = codes[at]
         if at == ready:
             begun, ready = at, min(at + BLOCK, len(codes))
-            ask_for_codes(chains, fences, bits, codes[begun:ready], buckets)
+            ask_for_codes(chains, fences, codes[begun:ready], buckets)
         head = chains.heads[buckets[at - begun]]
         while head != NONE and chains.nodes[head].code != code:
             head = chains.nodes[head].next_key

@@ -73,7 +73,8 @@ class KeptRows:
             self.heap = RowArena(schema, capacity, heap_bytes, grant)
         else:
             self.heap = TupleHeap(schema, capacity, heap_bytes, grant, segments=4)
-        self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
+        heads, starts = np.full(buckets, NONE, np.int32), np.array([0, buckets])
+        self.chains = Chains(heads, np.zeros(capacity, NODE), starts)
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.free = capacity
         self._frequency = np.zeros(capacity, np.float32)
@@ -94,7 +95,7 @@ class KeptRows:
         pairs: Pairs,
     ) -> int:
         """Pair arriving codes with kept rows, by slot, and count the hits; O(1) per code."""
-        return kernels.probe_front(self.chains, self._bits, codes, cursor, missed, *pairs)
+        return kernels.probe_front(self.chains, codes, cursor, missed, *pairs)
 
     def sizes(self, slots: Slots) -> Floats:
         """Bytes of the rows in some slots."""
@@ -103,7 +104,7 @@ class KeptRows:
     def lacks(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which codes are not kept."""
         slots = np.empty(len(codes), np.int32)
-        kernels.find_codes(self.chains, self._bits, codes, slots)
+        kernels.find_codes(self.chains, codes, slots)
         return np.equal(slots, NONE)
 
     def keys(self) -> Slots:
@@ -195,7 +196,7 @@ class KeptRows:
         """Make keys known whose rows have been put."""
         row_codes = np.repeat(codes, counts)
         row_codes.flags.writeable = False
-        kernels.insert(self.chains, _NO_FENCES, self._bits, row_codes, slots, 0)
+        kernels.insert(self.chains, _NO_FENCES, row_codes, slots, 0)
         starts = np.cumsum(counts) - counts
         firsts = slots[starts]
         self.row_bytes[slots] = sizes
@@ -209,7 +210,7 @@ class KeptRows:
         codes = self.codes(firsts)
         codes.flags.writeable = False
         removed = np.empty(len(self), np.int32)
-        count = kernels.remove_codes(self.chains, _NO_FENCES, self._bits, codes, removed)
+        count = kernels.remove_codes(self.chains, _NO_FENCES, codes, removed)
         removed = removed[:count]
         self.heap.release(removed)
         self._is_first[firsts] = False
@@ -286,7 +287,7 @@ class KeptRows:
         codes.flags.writeable = False
         hits = self.chains.nodes["stamp"].copy()
         old = np.empty(len(self) + 1, np.int32)
-        old = old[: kernels.remove_codes(self.chains, _NO_FENCES, self._bits, codes, old)]
+        old = old[: kernels.remove_codes(self.chains, _NO_FENCES, codes, old)]
         new = np.arange(len(old), dtype=np.int32)
         row_codes = np.empty(len(old), np.int64)
         kernels.gather_codes(self.chains.nodes, old, row_codes)
@@ -301,7 +302,7 @@ class KeptRows:
         ):
             numbers[new] = numbers[old]
             numbers[len(old) :] = 0
-        kernels.insert(self.chains, _NO_FENCES, self._bits, row_codes, new, 0)
+        kernels.insert(self.chains, _NO_FENCES, row_codes, new, 0)
         self.chains.nodes["stamp"] = 0
         self.chains.nodes["stamp"][new] = hits[old]
         self.free = capacity - len(old)

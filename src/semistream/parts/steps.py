@@ -123,6 +123,7 @@ class Steps:
         While nothing waits, as when other stages answer all tuples, the kernel is not even loaded.
         """
         self._state[state.IS_DRY] = 0
+        self._waiting.table.spread()
         arrivals = stream.nothing
         if self._waiting.free:
             arrivals = yield from self._next(stream)
@@ -140,6 +141,7 @@ class Steps:
                 # Also before more arrives: a stage in front needs the room for its own results.
                 yield from self._send()
                 if stopped == kernels.NO_ARRIVALS:
+                    self._waiting.table.spread()
                     arrivals = yield from self._next(stream)
                     self._state[state.IS_DRY] = not len(arrivals.codes)
                     self._arriving = self._prepared(arrivals)

@@ -5,7 +5,8 @@ that a key with a hundred thousand waiting tuples costs its neighbours nothing. 
 an array indexed by slot.
 
 With a master in key order the buckets are *clustered*: those of one partition's key range lie
-together ("region"), between fences that are the partitions' first codes. A loaded partition
+together ("region"), between fences that are the partitions' first codes. A region in which many
+codes wait gets more of them. A loaded partition
 then probes a few kilobytes of buckets instead of all of them, and every tuple waiting in its
 range can be found, also the ones whose key turns out not to exist.
 """
@@ -34,6 +35,10 @@ BYTES_PER_SLOT = NODE.itemsize
 """Code, three links, and the time of entry with the matched flag."""
 BYTES_PER_BUCKET = 4
 _SCRATCH = 8192
+_CROWDED = 3.0
+"""With more codes to a bucket than this, buckets are spread anew."""
+_SELDOM = 32
+"""After so many fillings of the table at most it is looked at again."""
 
 
 def bucket_bits(capacity: int, regions: int) -> int:
@@ -50,7 +55,8 @@ def table_bytes(
     per_slot = BYTES_PER_SLOT + layout.slot_bytes
     scratch = min(_SCRATCH, max(capacity, 1))
     scratch = (scratch + max(scratch, cycle)) * 4
-    return capacity * per_slot + buckets * BYTES_PER_BUCKET + fences * 8 + heap_bytes + scratch
+    per_region = fences * 8 + (regions + 1) * 8
+    return capacity * per_slot + buckets * BYTES_PER_BUCKET + per_region + heap_bytes + scratch
 
 
 class StreamTable(TupleTable):
@@ -81,21 +87,20 @@ class StreamTable(TupleTable):
         store = TupleStore(layout, capacity, heap_bytes, grant)
         super().__init__(store, capacity, scratch, grant, recorder)
         self._fences = fences
-        self._bits = bits
-        self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE))
+        starts = np.arange(0, buckets + 1, 1 << bits)
+        self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE), starts)
         self._removed = np.empty(0 if cycle else scratch, np.int32)
         self.entered_at = np.zeros(cycle, np.int32)
+        self._until_spread = self._spread_every = capacity
 
     def for_kernels(self, queue: Links) -> Waiting:
         """The table with its queue, for kernels that do a whole step."""
-        chains, fences, bits = self.chains, self._fences, self._bits
-        return Waiting(chains, fences, bits, queue, self._removed, self._lonely)
+        return Waiting(self.chains, self._fences, queue, self._removed, self._lonely)
 
     def window(self, ring: Ring, w: int) -> Window:
         """The table with a scan's ring, for the same."""
-        chains, fences, bits = self.chains, self._fences, self._bits
         # Those that leave without a match can be written over those that leave.
-        return Window(chains, fences, bits, ring, self._lonely, self._lonely, w)
+        return Window(self.chains, self._fences, ring, self._lonely, self._lonely, w)
 
     @property
     def nodes(self) -> NDArray[Any]:
@@ -108,12 +113,31 @@ class StreamTable(TupleTable):
         """Whether buckets follow the master's key order."""
         return len(self._fences) > 0
 
+    def spread(self) -> None:
+        """Now and then: more buckets for regions where many codes wait, if some are crowded.
+
+        Where frequent keys are neighbours, most tuples wait in a few regions. Nothing may go on
+        that knows a bucket.
+        """
+        if not self.clustered or self._until_spread > 0:
+            return
+        if kernels.codes_to_pass(self.chains) > _CROWDED:
+            kernels.spread_buckets(self.chains, self._fences)
+        self._spread_every = min(2 * self._spread_every, _SELDOM * self.capacity)
+        self._until_spread = self._spread_every
+
+    def count_appends(self, count: int) -> None:
+        """So many tuples have begun to wait."""
+        super().count_appends(count)
+        self._until_spread -= count
+
     def insert(
         self, slots: NDArray[np.int32], codes: NDArray[np.int64], batch: pa.RecordBatch
     ) -> None:
         """Put arriving tuples under their slots. O(1) per tuple on average."""
+        self.spread()
         now = self._recorder.micros()
-        kernels.insert(self.chains, self._fences, self._bits, codes, slots, now)
+        kernels.insert(self.chains, self._fences, codes, slots, now)
         self.store.put(slots, batch)
         self.count_appends(len(slots))
 
@@ -138,7 +162,7 @@ class StreamTable(TupleTable):
         self._recorder.probes += stop - start
         self._recorder.hash_probes += stop - start
         while cursor[0] < stop:
-            found = kernels.probe(self.chains, 0, self._bits, codes, stop, cursor, *pairs, mark)
+            found = kernels.probe(self.chains, 0, codes, stop, cursor, *pairs, mark)
             if found:
                 yield found
 
@@ -152,13 +176,11 @@ class StreamTable(TupleTable):
         mark: bool,
     ) -> Iterator[int]:
         """The same pairs, found from the side of the tuples that wait in the region."""
-        behind = (region + 1) << self._bits
-        cursor = np.array([start, region << self._bits, NONE, start, NONE], np.int64)
+        begin, behind = self.chains.starts[region : region + 2].tolist()
+        cursor = np.array([start, begin, NONE, start, NONE], np.int64)
         self._recorder.probes += stop - start
         while start < stop and cursor[1] < behind:
-            found = kernels.probe_region(
-                self.chains, region, self._bits, codes, stop, cursor, *pairs, mark
-            )
+            found = kernels.probe_region(self.chains, region, codes, stop, cursor, *pairs, mark)
             if found:
                 yield found
 
@@ -177,7 +199,7 @@ class StreamTable(TupleTable):
         cursor = np.array([0, 0, 0, NONE], np.int64)
         while cursor[0] < len(codes):
             found = kernels.pair_codes(
-                self.chains, self._fences, self._bits, codes, counts, waits, cursor, *pairs, mark
+                self.chains, self._fences, codes, counts, waits, cursor, *pairs, mark
             )
             if found:
                 yield found
@@ -204,7 +226,7 @@ class StreamTable(TupleTable):
         ends: NDArray[np.int64],
     ) -> int:
         """See `CodesByRegion`."""
-        return kernels.codes_in_regions(self.chains, self._bits, regions, low, high, codes, ends)
+        return kernels.codes_in_regions(self.chains, regions, low, high, codes, ends)
 
     def region(self, code: int) -> int:
         """The region whose buckets hold `code`. O(log regions)."""
@@ -216,15 +238,13 @@ class StreamTable(TupleTable):
         """Unlink every tuple of a region with low <= code <= high; yields their slots."""
         cursor = np.zeros(1, np.int64)
         while count := kernels.remove_ranges(
-            self.chains, self._bits, regions, lows, highs, cursor, self._removed
+            self.chains, regions, lows, highs, cursor, self._removed
         ):
             yield self._removed[:count]
 
     def remove_codes(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int32]]:
         """Unlink every tuple with one of these codes; yields their slots."""
-        while count := kernels.remove_codes(
-            self.chains, self._fences, self._bits, codes, self._removed
-        ):
+        while count := kernels.remove_codes(self.chains, self._fences, codes, self._removed):
             yield self._removed[:count]
 
     def remove_expired_of(self, ring: Ring) -> Iterator[NDArray[np.int32]]:
@@ -236,7 +256,7 @@ class StreamTable(TupleTable):
 
     def remove_expired(self, slots: NDArray[np.int32]) -> None:
         """Unlink the longest-waiting tuples, given oldest first."""
-        if not kernels.remove_oldest_of_code(self.chains, self._fences, self._bits, slots):
+        if not kernels.remove_oldest_of_code(self.chains, self._fences, slots):
             raise InternalError("A tuple expired before an older one of its key.")
 
     def waiting(self) -> dict[int, list[int]]:
@@ -268,7 +288,7 @@ class StreamTable(TupleTable):
         self.store.check()
 
     def _bucket(self, code: int) -> int:
-        return int(kernels.bucket_of(self.region(code), self._bits, code))
+        return int(kernels.bucket_of(self.chains.starts, self.region(code), code))
 
     def _followed(self, slot: int, following: list[int]) -> list[int]:
         chain: list[int] = []

@@ -13,7 +13,6 @@ from semistream.budget import Grant
 from semistream.metrics import Recorder
 from semistream.parts.tuple_store import TupleStore
 
-
 _CACHED: Final = 16 << 20
 """Bytes of a table that the processor's caches hold, about."""
 
