@@ -130,6 +130,14 @@ def insert(
         ask_for_codes(chains, fences, codes[at : at + block], buckets)
         for i in range(block):
             prefetch(address + chains.nodes.itemsize * slots[at + i])
+            # The last tuple of the same code, or the bucket's next code.
+            first = chains.heads[buckets[i]]
+            if first != NONE:
+                if chains.nodes[first].code == codes[at + i]:
+                    following = chains.nodes[first].last_same
+                else:
+                    following = chains.nodes[first].next_key
+                prefetch(address + chains.nodes.itemsize * following)
         for i in range(block):
             code, slot, bucket = codes[at + i], slots[at + i], buckets[i]
             previous, first = NONE, chains.heads[bucket]

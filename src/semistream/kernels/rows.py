@@ -27,8 +27,12 @@ from semistream.kernels.copying import (
     load_1,
     load_4,
     load_8,
+    prefetch,
 )
 
+_LINE: Final = 64
+_AHEAD: Final = 8
+"""Rows are asked for so far ahead."""
 GRANULE: Final = 8
 """Rows begin at multiples of so many bytes."""
 
@@ -204,8 +208,9 @@ def copy_rows(
 @kernel
 def take_values(view: Any, starts: Starts, places: NDArray[np.int64], out: Any) -> None:
     """Read columns of one fixed width, a row of `out` for each."""
-    per_granule = GRANULE // view.itemsize
-    for i in range(len(starts)):
+    per_granule, count, address = GRANULE // view.itemsize, len(starts), view.ctypes.data
+    for i in range(count):
+        prefetch(address + starts[min(i + _AHEAD, count - 1)] * GRANULE)
         base = starts[i] * per_granule
         for j in range(len(places)):
             out[j, i] = view[base + places[j]]
@@ -214,10 +219,18 @@ def take_values(view: Any, starts: Starts, places: NDArray[np.int64], out: Any) 
 @kernel
 def take_blobs(data: Bytes, starts: Starts, place: int, out: Bytes) -> None:
     """Read a column of fixed size that is no integer word, such as a decimal."""
-    for i in range(len(starts)):
-        base = starts[i] * GRANULE + place
-        for j in range(out.shape[1]):
-            out[i, j] = data[base + j]
+    count, size = out.shape
+    source, target = data.ctypes.data + place, out.ctypes.data
+    whole = size - size % SPILL
+    for i in range(count):
+        ahead = source + starts[min(i + _AHEAD, count - 1)] * GRANULE
+        for j in range(0, size, _LINE):
+            prefetch(ahead + j)
+        at, to = source + starts[i] * GRANULE, target + i * size
+        for j in range(0, whole, SPILL):
+            copy_16(to + j, at + j)
+        for j in range(whole, size):
+            copy_1(to + j, at + j)
 
 
 @kernel
@@ -228,7 +241,9 @@ def take_ends(
     columns = offsets.shape[0]
     for j in range(columns):
         offsets[j, 0] = 0
-    for i in range(len(starts)):
+    count, address = len(starts), words.ctypes.data
+    for i in range(count):
+        prefetch(address + starts[min(i + _AHEAD, count - 1)] * GRANULE)
         base = starts[i] * 2 + place
         begin = head
         for j in range(columns):
