@@ -44,6 +44,10 @@ _LOCATOR_ROW = 16
 """Bytes of a row of the locator."""
 
 
+_UNEVEN = np.linspace(0.85, 1.15, 31)
+"""How many codes wait for a partition beside the average."""
+
+
 class _Front(NamedTuple):
     """A front stage that has settled."""
 
@@ -235,14 +239,17 @@ class CostModel:
         reads = missed * state.reads
         if plan.look_ups and reads:
             # A partition with more wanted rows than a set has room for is read again for the rest.
-            found = self._found(plan)
-            codes = self._codes(plan, front, missed, state)
-            reads = max(reads, missed * codes / found)
+            found, codes = self._found(plan), self._codes(plan, front, missed, state)
             if by_demand:
                 entered, together = _crowded(entering, state, codes, found, plan.look_ups)
                 reads = missed * entered
+            else:
+                reads *= float(np.ceil(_UNEVEN * codes / state.reads / found).mean())
         rows = self.master.row_count / self._partitions(plan)
         probes = reads * (1 + plan.pinned_in_disk_buffer) * rows
+        iterations = reads / together
+        if by_demand and reads and not plan.look_ups:
+            reads += self._read_again(plan, missed, reads)
         in_key_order, read = self.master.layout == "key", self._read(reads, plan.partition_pages)
         if plan.look_ups:
             # Rows that nobody waits for are not looked at.
@@ -259,7 +266,6 @@ class CostModel:
         if by_demand and reads:
             # Half of the slots are filled at a time, with chunks of the stream.
             located = self._located(missed, min(plan.stream_chunk_rows, front.slots / 2 / missed))
-        iterations = reads / together
         joined: _Joined | None = None
         if reads and not plan.look_ups:
             joined = self._joined(plan, entering, state, missed, iterations)
@@ -275,6 +281,12 @@ class CostModel:
             **self._steps(plan, front, reads, iterations, joined, by_demand=by_demand),
         )
         return operations, state.waiting
+
+    def _read_again(self, plan: JoinPlan, missed: float, reads: float) -> float:
+        """DEMANDJOIN's reads of both sides of an edge that a key crosses, if a tuple waits there."""
+        crossed = 1 - 1 / self._rows_per_key
+        keys = self.popularity.keys / self._partitions(plan)
+        return 2 * crossed * reads * float(-np.expm1(-missed / reads / keys))
 
     def _joined(
         self, plan: JoinPlan, entering: Shares, state: SteadyState, missed: float, iterations: float
@@ -299,8 +311,10 @@ class CostModel:
         found = self._found(plan)
         if by_demand:
             return float(_fit(found * np.array([state.reads]), plan.look_ups)[0])
-        codes = max(self._codes(plan, front, missed, state), 1e-12)
-        return max(1.0, min(plan.look_ups, found * state.reads / codes))
+        room = found * state.reads / max(self._codes(plan, front, missed, state), 1e-12)
+        # Partitions are looked up as wholes, and some have more codes than others.
+        fit = np.clip(np.floor(room * _UNEVEN), 1, plan.look_ups)
+        return float(fit.mean())
 
     def _found(self, plan: JoinPlan) -> float:
         """Codes for whose rows a set of look-ups has room."""
@@ -310,7 +324,7 @@ class CostModel:
     def _codes(self, plan: JoinPlan, front: _Front, missed: float, state: SteadyState) -> float:
         """Codes per waiting tuple; tuples of a code that came while it waited leave with it."""
         # A code first comes at any time of its partition's wait, and few partitions wait longest.
-        part = 1.8 if needs_of(plan.algorithm).grouped else 3
+        part = 1.8 if needs_of(plan.algorithm).grouped else 1.5
         return self.popularity.distinct(self._top(plan, front), missed, state.longest_wait / part)
 
     def _all_pinned(self, plan: JoinPlan) -> tuple[Operations, float]:

@@ -50,7 +50,7 @@ class Chains(NamedTuple):
 
     heads: NDArray[np.int32]
     nodes: Any
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int32]
     """The first bucket of each region, and behind the last one."""
 
 
@@ -83,7 +83,7 @@ def region_of(fences: NDArray[np.int64], code: int) -> int:
 
 
 @borrowing_kernel
-def bucket_of(starts: NDArray[np.int64], region: int, code: int) -> int:
+def bucket_of(starts: NDArray[np.int32], region: int, code: int) -> int:
     """The bucket of `code` among those of its region."""
     begin = starts[region]
     count = np.uint64(starts[region + 1] - begin)
@@ -326,7 +326,7 @@ def spread_buckets(chains: Chains, fences: NDArray[np.int64]) -> None:
                 every, slot, total = slot, following, total + 1
         starts[region + 1] = total - before
         begin = behind
-    evenly = len(heads) // 2 // (len(starts) - 1)
+    evenly = max(1, len(heads) // 2 // (len(starts) - 1))
     rest, passed = len(heads) - evenly * (len(starts) - 1), 0
     for region in range(1, len(starts)):
         passed += starts[region]

@@ -19,7 +19,7 @@ from semistream.kernels.rows import GRANULE
 from semistream.parts.admission import Floats
 from semistream.parts.output import Pairs
 from semistream.parts.row_arena import SPARE_FACTOR, Chosen, LaidOut, RowArena, RowLayout
-from semistream.parts.stream_table import bucket_bits
+from semistream.parts.stream_table import bucket_count
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap
 from semistream.row_bytes import row_bytes
@@ -35,7 +35,7 @@ _NO_FENCES: NDArray[np.int64] = np.empty(0, np.int64)
 
 def front_stage_bytes(rows: int, most_rows: int, heap_bytes: int) -> int:
     """What a front stage takes for `rows` rows, with buckets for the `most_rows` it may get."""
-    return rows * (BYTES_PER_ROW - 4) + (1 << bucket_bits(most_rows, 1)) * 4 + heap_bytes
+    return rows * (BYTES_PER_ROW - 4) + bucket_count(most_rows, 1) * 4 + heap_bytes
 
 
 def kept_bytes(kept: pa.Schema, stored: pa.Schema, rows: float, stored_bytes: float) -> float:
@@ -61,8 +61,7 @@ class KeptRows:
     ) -> None:
         """Room for `capacity` rows in `heap_bytes`; it may grow to `most_rows`."""
         self.capacity = capacity
-        self._bits = bucket_bits(most_rows, 1)
-        buckets = 1 << self._bits
+        buckets = bucket_count(most_rows, 1)
         own = front_stage_bytes(capacity, most_rows, 0)
         grant.take(own - capacity * HEAP_BYTES_PER_SLOT)
         self._grant = grant
@@ -73,7 +72,7 @@ class KeptRows:
             self.heap = RowArena(schema, capacity, heap_bytes, grant)
         else:
             self.heap = TupleHeap(schema, capacity, heap_bytes, grant, segments=4)
-        heads, starts = np.full(buckets, NONE, np.int32), np.array([0, buckets])
+        heads, starts = np.full(buckets, NONE, np.int32), np.array([0, buckets], np.int32)
         self.chains = Chains(heads, np.zeros(capacity, NODE), starts)
         self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.free = capacity
@@ -222,7 +221,8 @@ class KeptRows:
 
     def suits(self, schema: pa.Schema, most_rows: int) -> bool:
         """Whether rows of this schema can be kept here, and so many of them."""
-        return self._bits == bucket_bits(most_rows, 1) and self._schema.equals(schema)
+        buckets = bucket_count(most_rows, 1)
+        return len(self.chains.heads) == buckets and self._schema.equals(schema)
 
     def move_to(self, grant: Grant, capacity: int, heap_bytes: int) -> None:
         """Belong to another budget, with this much room; the least frequent keys go if need be."""
@@ -230,7 +230,7 @@ class KeptRows:
         if fewer < self.capacity or less < self.heap.arena_bytes:
             self._shrink(fewer, less)
             self._fit(fewer, less)
-        own = (4 << self._bits) + self.capacity * _OWN_BYTES_PER_ROW
+        own = self.chains.heads.nbytes + self.capacity * _OWN_BYTES_PER_ROW
         grant.take(own)
         self._grant.give(own)
         self._grant = grant

@@ -41,9 +41,12 @@ _SELDOM = 32
 """After so many fillings of the table at most it is looked at again."""
 
 
-def bucket_bits(capacity: int, regions: int) -> int:
-    """log2 of the buckets per region: about as many buckets as slots, at least two each."""
-    return max(1, (max(capacity, 1) // max(regions, 1)).bit_length() - 1)
+def bucket_count(capacity: int, regions: int) -> int:
+    """How many buckets there are: one for two slots, and at least one for each region.
+
+    Without regions, rows look for tuples, and most find none: then up to one for each slot.
+    """
+    return max(capacity // 2, regions) if regions > 1 else 1 << max(1, capacity.bit_length() - 1)
 
 
 def table_bytes(
@@ -51,12 +54,12 @@ def table_bytes(
 ) -> int:
     """What a stream table with these sizes takes from its grant."""
     regions = max(fences, 1)
-    buckets = regions << bucket_bits(capacity, regions)
+    buckets = bucket_count(capacity, regions)
     per_slot = BYTES_PER_SLOT + layout.slot_bytes
     scratch = min(_SCRATCH, max(capacity, 1))
     scratch = (scratch + max(scratch, cycle)) * 4
-    per_region = fences * 8 + (regions + 1) * 8
-    return capacity * per_slot + buckets * BYTES_PER_BUCKET + per_region + heap_bytes + scratch
+    links = (buckets + regions + 1) * BYTES_PER_BUCKET
+    return capacity * per_slot + links + fences * 8 + heap_bytes + scratch
 
 
 class StreamTable(TupleTable):
@@ -79,15 +82,15 @@ class StreamTable(TupleTable):
         Tuples of a scan over `cycle` partitions leave in order, so nothing has to collect them. In
         place of that, the table has the numbers of tuples that entered at each partition.
         """
-        bits = bucket_bits(capacity, len(fences))
-        buckets = max(len(fences), 1) << bits
+        regions = max(len(fences), 1)
+        buckets = bucket_count(capacity, regions)
         own = table_bytes(capacity, len(fences), layout, heap_bytes, cycle)
         grant.take(own - capacity * layout.slot_bytes - heap_bytes)
         scratch = min(_SCRATCH, max(capacity, 1))
         store = TupleStore(layout, capacity, heap_bytes, grant)
         super().__init__(store, capacity, scratch, grant, recorder)
         self._fences = fences
-        starts = np.arange(0, buckets + 1, 1 << bits)
+        starts = (np.arange(regions + 1) * buckets // regions).astype(np.int32)
         self.chains = Chains(np.full(buckets, NONE, np.int32), np.zeros(capacity, NODE), starts)
         self._removed = np.empty(0 if cycle else scratch, np.int32)
         self.entered_at = np.zeros(cycle, np.int32)

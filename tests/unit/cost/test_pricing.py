@@ -48,7 +48,7 @@ def test_counters_that_cost_nothing_are_known() -> None:
     """Whoever adds a counter decides whether it costs something."""
     free = set(Recorder(lambda: 0.0).counts()) - {price.counter for price in PRICES}
     assert free == {
-        *("arrived", "joined", "unmatched", "left_out", "filtered", "front_hits", "matches"),
+        *("arrived", "joined", "unmatched", "left_out", "filtered", "matches"),
         *("in_place_rows", "reads_ahead", "partition_probes"),
     }
 

@@ -124,7 +124,7 @@ def test_the_arrival_rate_is_measured_and_followed(masters: Masters, stream: Any
     """A trickle gives memory back; a flood gets it again; nothing is lost on the way."""
     master = masters["key"]
     memory = int(master.pages.length.sum() * 0.5)
-    clock = PricedClock(shipped_factors().factors)
+    clock = PricedClock(shipped_factors("unmapped").factors)
     tuned = following(master, memory, clock, rate="measured")
     batches = drifting(stream, (1.0, 160_000))
     budgets: list[int] = []
