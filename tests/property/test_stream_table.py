@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from semistream import kernels
 from semistream.budget import MemoryBudget
 from semistream.errors import InternalError
 from semistream.metrics import Recorder
@@ -232,6 +233,14 @@ class TableMachine(RuleBasedStateMachine):
         for slot in seen:
             del self.tuples[slot]
 
+    @rule()
+    def spread_buckets(self) -> None:
+        """At any time between two steps: no tuple is lost, and all are in their buckets."""
+        starts = self.table.chains.starts
+        kernels.spread_buckets(self.table.chains, np.array(self.fences, np.int64))
+        assert (np.diff(starts) > 0).all()
+        assert (starts[0], starts[-1]) == (0, len(self.table.chains.heads))
+
     @rule(more=st.integers(-10, 10))
     def resize(self, more: int) -> None:
         used = max(self.tuples, default=0) + 1
@@ -256,3 +265,28 @@ class TableMachine(RuleBasedStateMachine):
 
 TestStreamTable = TableMachine.TestCase
 TestStreamTable.settings = settings(max_examples=120, stateful_step_count=30)
+
+
+def test_a_region_where_many_codes_wait_gets_more_buckets() -> None:
+    """Half of the codes in one of a hundred regions: none passes more than a few others."""
+    fences = np.arange(100) * 1_000_000
+    layout = TupleLayout(Shape(SCHEMA, None))  # type: ignore[arg-type]
+    table = StreamTable(
+        4_000,
+        fences,
+        layout,
+        HEAP,
+        MemoryBudget(10_000_000).grant("stream table"),
+        Recorder(lambda: 0.0),
+    )
+    rng = np.random.default_rng(20)
+    codes = np.where(rng.random(4_000) < 0.5, rng.integers(0, 900_000, 4_000), 0)
+    codes = np.where(codes == 0, rng.integers(1_000_000, 99_000_000, 4_000), codes)
+    codes.flags.writeable = False
+    batch = pa.RecordBatch.from_pylist([{"id": code} for code in codes.tolist()], SCHEMA)
+    table.insert(np.arange(4_000, dtype=np.int32), codes, batch)
+    assert kernels.codes_to_pass(table.chains) > 20
+    table.spread()
+    assert kernels.codes_to_pass(table.chains) < 4
+    assert table.waiting().keys() == set(codes.tolist())
+    table.check()
