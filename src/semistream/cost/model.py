@@ -283,7 +283,7 @@ class CostModel:
         return operations, state.waiting
 
     def _read_again(self, plan: JoinPlan, missed: float, reads: float) -> float:
-        """DEMANDJOIN's reads of both sides of an edge that a key crosses, if a tuple waits there."""
+        """DEMANDJOIN's reads of both sides of an edge that a key crosses and a tuple waits at."""
         crossed = 1 - 1 / self._rows_per_key
         keys = self.popularity.keys / self._partitions(plan)
         return 2 * crossed * reads * float(-np.expm1(-missed / reads / keys))
