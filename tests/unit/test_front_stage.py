@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from semistream.workload import ZipfKeys, products, sales
 
 ROWS, TUPLES, BATCH = 100_000, 280_000, 7_000
 HERE, ELSEWHERE = 1, 2
+MOVES = ((HERE, ELSEWHERE), (3, 4), (5, 6))
 """Seeds of streams, and thereby of where in R the hot keys lie."""
 
 
@@ -173,10 +175,11 @@ class TestMovingHotSet:
         rules(),
     )
     def test_is_followed(self, runs: Runs, rule: str) -> None:
-        run = runs("chybridjoin", rule, 1.0, HERE, ELSEWHERE)
-        before, shocked, after = (run.hit_ratio(n, n + 1) for n in (1, 2, 3))
+        """On average; how soon a single stream is followed depends on which keys share a page."""
+        some = [runs("chybridjoin", rule, 1.0, *move) for move in MOVES]
+        before, shocked, after = (mean(run.hit_ratio(n, n + 1) for run in some) for n in (1, 2, 3))
         assert shocked < before
-        assert after > before - 0.08
+        assert after > before - 0.07
 
 
 class TestUniform:
