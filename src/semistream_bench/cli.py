@@ -37,8 +37,8 @@ def bench(
     memory: Annotated[float, typer.Option(help="Memory of a task, in per cent of R.")] = 5.0,
     exponent: Annotated[float, typer.Option(help="Skew of the keys; 0 for none.")] = 1.0,
     only: Annotated[
-        str, typer.Option(metavar="WAY,…", help="Just these ways; --list names all.")
-    ] = "",
+        str | None, typer.Option(metavar="WAY,…", help="Just these ways; --list names all.")
+    ] = None,
     cold: Annotated[bool, typer.Option(help="Also with nothing of R in memory.")] = True,
     resident: Annotated[bool, typer.Option(help="Also measure each way's memory.")] = True,
     cores: Annotated[int, typer.Option(help="Tasks at a time.")] = 2,
@@ -53,7 +53,9 @@ def bench(
 ) -> None:
     """Compare ss.join with Spark's own joins, with key-value stores by hand, and with limits.
 
-    All ways get the same data and take turns. Appends to OUT/results.jsonl and draws charts there.
+    All ways get the same data and take turns. Appends to OUT/results.jsonl, and draws charts there:
+    the warm results when all their rounds are done, then the cold ones. A cold task has the tuples
+    of a batch over --cores.
     """
     with reported(side()):
         from semistream_bench.ways import PACKED, STORES, WAYS
@@ -83,6 +85,7 @@ def bench(
             "seed": seed, "rounds": rounds, "batches": batches,
         }  # fmt: skip
         found: list[Measured] = []
+        results = out / "results.jsonl"
         if threading.current_thread() is threading.main_thread():
             # As Ctrl-C does it: the data is removed.
             for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -99,9 +102,13 @@ def bench(
                 rows, batch, batches, rounds, memory / 100, exponent, cores, seed, names,
                 cold, resident, say,
             )  # fmt: skip
-            for some in comparison.run(folder):
-                write_lines(out / "results.jsonl", some, settings)
-                found += some
+            try:
+                for some in comparison.run(folder):
+                    write_lines(results, some, settings)
+                    found += some
+            finally:
+                if not results.stat().st_size:
+                    results.unlink()
         for where, told in _WHERE.items():
             some = [one for one in found if one.where == where]
             if not some:
@@ -119,7 +126,7 @@ def bench(
         if as_json:
             typer.echo(json.dumps([{**settings, **asdict(one), "rate": one.rate} for one in found]))
         if not quiet:
-            side().print(f"written: {out / 'results.jsonl'}", soft_wrap=True)
+            side().print(f"written: {results}", soft_wrap=True)
 
 
 _WHERE = {
@@ -128,9 +135,9 @@ _WHERE = {
 }
 
 
-def _chosen(only: str, known: list[str]) -> list[str]:
+def _chosen(only: str | None, known: list[str]) -> list[str]:
     """Ours, and those that are named; names may have commas of their own."""
-    if not only:
+    if only is None:
         return known
     asked = only.replace(", ", "\0").split(",")
     names = [name.replace("\0", ", ").strip() for name in asked]

@@ -38,7 +38,8 @@ def in_turns(
                 say(f"  {name} failed: {failed[name]}")
                 del seconds[name]
                 continue
-            say(f"  round {number}, {name}: {statistics.median(taken):.3f} s")
+            turn = f"round {number}" if number else "warm-up"
+            say(f"  {turn}, {name}: {statistics.median(taken):.3f} s")
             if number:
                 seconds[name].append(taken)
     return seconds

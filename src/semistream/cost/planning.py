@@ -71,8 +71,12 @@ def plan(
             `memory`, and takes no other `algorithm` and no `factors`.
         options: sizes that are fixed, as `engine` takes them.
     """
+    if memory is None and task_tuples is not None:
+        raise OptionError("Give a plan with task_tuples the memory of a task.")
     if memory is None and rate is None:
         raise OptionError("Give a plan the memory it may use, a rate it must reach, or both.")
+    if stream is None and on is not None:
+        raise OptionError("on names columns of the stream: give a plan its schema too, as stream.")
     if memory is not None:
         parse_memory(memory)
     check_master(master)
@@ -117,6 +121,10 @@ def plan(
     basis = [f"skew: {told}", f"cost factors: {known.source}"]
     if ranked[0].plan.in_place_rows:
         basis.append("pages: as if none were in memory; those that are, nobody waits for")
+    if stream is None:
+        basis.append(
+            f"stream: not known, so tuples of {8 + _PAYLOAD} bytes; others may need more memory"
+        )
     best = explained(tuner, ranked, tuple(basis))
     return _noted(_charted(best, partial(tuner.curve, best.algorithm)), shards)
 
@@ -162,8 +170,7 @@ def _task_plan(
     """What a task of so many tuples runs on Spark."""
     from semistream.cost.micro_batches import micro_batch_plan
 
-    if memory is None:
-        raise OptionError("Give a plan with task_tuples the memory of a task.")
+    assert memory is not None
     if not 1 <= _number(task_tuples) < float("inf"):
         raise OptionError(f"task_tuples={task_tuples!r} must be a number of tuples, at least 1.")
     known = None if skew is None else resolved_skew(skew, sample, shape, master)[0]
