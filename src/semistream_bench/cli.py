@@ -39,7 +39,7 @@ def bench(
     only: Annotated[
         str | None, typer.Option(metavar="WAY,…", help="Just these ways; --list names all.")
     ] = None,
-    cold: Annotated[bool, typer.Option(help="Also with nothing of R in memory.")] = True,
+    cold: Annotated[bool, typer.Option(help="Also with nothing of R in the page cache.")] = True,
     resident: Annotated[bool, typer.Option(help="Also measure each way's memory.")] = True,
     cores: Annotated[int, typer.Option(help="Tasks at a time.")] = 2,
     seed: Annotated[int, typer.Option(help="For R and the stream.")] = 20,
@@ -131,7 +131,7 @@ def bench(
 
 _WHERE = {
     "warm": "{batch:,} tuples a batch, R in the page cache",
-    "cold": "{task:,} tuples a task without Spark, nothing of R in memory",
+    "cold": "{task:,} tuples a task without Spark, nothing of R in the page cache",
 }
 
 

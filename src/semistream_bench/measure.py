@@ -114,7 +114,7 @@ class Comparison:
         ]
 
     def _cold(self, shop: Shop) -> list[Measured]:
-        self.say("Cold: without Spark, nothing of R in memory …")
+        self.say("Cold: without Spark, nothing of R in the page cache …")
         ours = [name for name in (OURS, PACKED) if name in self.names]
         tuples = self.tuples // self.cores
         cold = cold_seconds(shop, ours, tuples, self.exponent, self.rounds, self.say)
