@@ -27,8 +27,9 @@ _PROMISING = (
 )
 """The order in which `cheapest` tries them: after a good plan most others can be skipped."""
 _ROUNDS = 3
-_MOVING, _MISPLACED = 0.95, 0.1
-"""If a front stage will shrink, the plan is worth so much of its rate, less the larger it is."""
+_MOVING, _MISPLACED = 0.99, 0.25
+"""If a front stage will shrink, the plan is worth so much of its rate, less the larger it is: what
+is small has little to give away."""
 _CLOSE = 1.01
 """The search for the least memory stops at a hundredth."""
 
