@@ -90,7 +90,7 @@ class Counters(Generic[Number]):
     grouped: Number = _counter("grouped")
     """Those of `appends` that wait in a group of their partition, as DEMANDJOIN's do."""
     uncached: Number = _counter("uncached")
-    """Those of `appends` that wait beyond the processor's caches, where a table is large."""
+    """Tuples that wait, or are answered in front, beyond the processor's caches."""
     outputs: Number = _counter("output")
     """Result rows: a tuple that matches three master rows gives three."""
     pieces: Number = _counter("piece")

@@ -71,7 +71,7 @@ class CostFactors:
     grouped: float = 0.0
     """Per stream tuple that waits in the group of its partition, on top of the two above."""
     uncached: float = 0.0
-    """Per stream tuple that waits beyond the processor's caches, on top of them."""
+    """Per stream tuple that waits, or is answered in front, beyond the processor's caches."""
     output: float = 0.0
     piece: float = 0.0
     """Per piece of output that Python gathers, whatever its rows; else calls tell."""

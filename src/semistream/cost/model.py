@@ -180,7 +180,7 @@ class CostModel:
             **self._read(reads, 1),
             index_pages_read=self._located(missed, plan.stream_chunk_rows),
             probes=missed,
-            **self._arrival(plan, missed),
+            **self._arrival(plan, front, missed),
             iterations=missed / TUPLES_PER_STEP,
             compiled_calls=self._calls(plan, front, ends) + handed_on["offers"],
             **handed_on,
@@ -359,18 +359,25 @@ class CostModel:
         grouped = missed if needs_of(plan.algorithm).grouped else 0.0
         # A front stage gives slots away, or takes some.
         table = plan.parts["stream table"] * front.slots // plan.stream_slots
-        uncached = missed * uncached_share(table)
-        entered = {"appends": missed, "deletes": missed, "grouped": grouped, "uncached": uncached}
-        return self._arrival(plan, missed, is_idle) | entered
+        arrival = self._arrival(plan, front, missed, is_idle)
+        arrival["uncached"] = arrival.get("uncached", 0.0) + missed * uncached_share(table)
+        return arrival | {"appends": missed, "deletes": missed, "grouped": grouped}
 
-    def _arrival(self, plan: JoinPlan, missed: float, is_idle: bool = False) -> dict[str, float]:
+    def _arrival(
+        self, plan: JoinPlan, front: _Front, missed: float, is_idle: bool = False
+    ) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
         always = {"stream_reads": 1.0, "outputs": self._rows_per_key}
         if not plan.front_rows:
             return always
-        met = 1 / (1 + RESTING_TURNS) if is_idle else 1.0
-        chunks = met / plan.stream_chunk_rows
-        return always | {"front_probes": met, "front_hits": 1 - missed, "front_chunks": chunks}
+        met, hits = 1 / (1 + RESTING_TURNS) if is_idle else 1.0, 1 - missed
+        return always | {
+            "front_probes": met,
+            "front_hits": hits,
+            "front_chunks": met / plan.stream_chunk_rows,
+            "uncached": hits
+            * uncached_share(plan.parts["front stage"] * front.rows // plan.front_rows),
+        }
 
     def _read(self, reads: float, partition_pages: int) -> dict[str, float]:
         """Reads of partitions as counters."""

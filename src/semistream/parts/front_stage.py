@@ -192,6 +192,7 @@ class FrontStage:
         self._looked_up += count
         hits = count - int(np.count_nonzero(missed))
         self._recorder.front_hits += hits
+        self._recorder.uncached += round(hits * self.kept.uncached_share)
         self._recorder.joined += hits
         self._recorder.processing.add(0.0, hits)
         return arrivals.only(missed) if hits else arrivals.keyed()

@@ -22,6 +22,7 @@ from semistream.parts.row_arena import SPARE_FACTOR, Chosen, LaidOut, RowArena, 
 from semistream.parts.stream_table import bucket_count
 from semistream.parts.tuple_heap import BYTES_PER_SLOT as HEAP_BYTES_PER_SLOT
 from semistream.parts.tuple_heap import TupleHeap
+from semistream.parts.tuple_table import uncached_share
 from semistream.row_bytes import row_bytes
 
 Slots = NDArray[np.int32]
@@ -95,6 +96,11 @@ class KeptRows:
     ) -> int:
         """Pair arriving codes with kept rows, by slot, and count the hits; O(1) per code."""
         return kernels.probe_front(self.chains, codes, cursor, missed, *pairs)
+
+    @property
+    def uncached_share(self) -> float:
+        """The share of it that the processor's caches do not hold."""
+        return uncached_share(self._grant.bytes)
 
     def sizes(self, slots: Slots) -> Floats:
         """Bytes of the rows in some slots."""
