@@ -154,6 +154,27 @@ def test_demandjoin_is_predicted_where_frequent_keys_are_neighbours(
     assert predicted.hit_share == pytest.approx(found.front_hits, rel=0.15)
 
 
+def test_hits_beyond_the_caches_are_predicted_and_counted(
+    masters: dict[str, ss.MasterTable], stream: Any, counted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches of 64 KB hold a part of the front stage, and a part of the stream table."""
+    monkeypatch.setattr("semistream.parts.tuple_table._CACHED", 64 << 10)
+    master = masters["key"]
+    memory, options = int(master.pages.length.sum() * 0.2), {"front_percent": 25}
+    predicted = model(master, 1.0).planned("chybridjoin", memory, options)
+    engine = ss.engine(
+        master,
+        algorithm="chybridjoin",
+        io="unmapped",
+        on="product_id",
+        memory=memory,
+        **options,
+    )
+    found = counted(engine, stream(1.0, 400_000), 10)
+    assert predicted.operations.uncached > predicted.operations.appends
+    assert predicted.operations.uncached == pytest.approx(found.uncached, rel=0.1)
+
+
 def test_a_uniform_stream_has_the_closed_form() -> None:
     # n = 100 equal partitions and w tuples per read: n (w − 1)(w + 1) / (2 w) wait, and the
     # table has w/2 + (w − 1)/(2 w) slots more.
