@@ -160,15 +160,15 @@ def test_hits_beyond_the_caches_are_predicted_and_counted(
     """Caches of 64 KB hold a part of the front stage, and a part of the stream table."""
     monkeypatch.setattr("semistream.parts.tuple_table._CACHED", 64 << 10)
     master = masters["key"]
-    memory, options = int(master.pages.length.sum() * 0.2), {"front_percent": 25}
-    predicted = model(master, 1.0).planned("chybridjoin", memory, options)
+    memory = int(master.pages.length.sum() * 0.2)
+    predicted = model(master, 1.0).planned("chybridjoin", memory, {"front_percent": 25})
     engine = ss.engine(
         master,
         algorithm="chybridjoin",
         io="unmapped",
         on="product_id",
         memory=memory,
-        **options,
+        front_percent=25,
     )
     found = counted(engine, stream(1.0, 400_000), 10)
     assert predicted.operations.uncached > predicted.operations.appends
