@@ -153,6 +153,27 @@ def test_names_with_commas_can_be_chosen() -> None:
     assert "There is no way 'nothing'" in run.output
 
 
+def test_no_way_at_all_is_refused() -> None:
+    assert "There is no way ''" in CliRunner().invoke(app, ["--only", ""]).output
+
+
+@pytest.mark.parametrize("before", ["", "a line of another run\n"])
+def test_interrupted_it_leaves_only_results_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semistream_bench.measure.Comparison.run", stop)
+    results = tmp_path / "results.jsonl"
+    if before:
+        results.write_text(before)
+    run = CliRunner().invoke(app, ["--only", "LMDB", "--out", str(tmp_path)])
+    assert run.exit_code
+    assert (results.read_text() if results.exists() else "") == before
+    assert results.exists() == bool(before)
+
+
 def test_the_memory_of_processes_is_read() -> None:
     assert os.getpid() in _descendants(os.getppid())
     assert _anonymous(os.getpid()) > 1 << 20

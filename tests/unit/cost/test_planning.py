@@ -338,3 +338,14 @@ def test_tuples_without_a_key_tell_no_skew(masters: Masters) -> None:
     assert plan.expected is not None
     assert "exponent 0.0" in plan.expected.basis[0]
     assert "2,000 tuples" in plan.expected.basis[0]
+
+
+def test_a_plan_without_a_stream_says_what_it_assumes(masters: dict[str, ss.MasterTable]) -> None:
+    master, told = masters["key"], "stream: not known, so tuples of 20 bytes"
+    assert told in ss.plan(master, memory="2MB").explain()
+    stream = pa.schema({"product_id": pa.int64()})
+    assert told not in ss.plan(master, memory="2MB", stream=stream).explain()
+    with pytest.raises(OptionError, match="give a plan its schema too, as stream"):
+        ss.plan(master, memory="2MB", on="sold")
+    with pytest.raises(OptionError, match="with task_tuples the memory of a task"):
+        ss.plan(master, task_tuples=100)
