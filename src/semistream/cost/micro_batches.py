@@ -25,6 +25,7 @@ from semistream.budget import parse_memory
 from semistream.cost.auto import ADAPTIVE, IN_MEMORY, adaptive_plan, final_plan, in_memory
 from semistream.cost.factors import known_factors
 from semistream.cost.model import CostModel
+from semistream.cost.pieces import BATCH_ROWS
 from semistream.cost.planning import explained, resolved_skew
 from semistream.cost.run_model import RunCost, RunModel, RunStream
 from semistream.cost.skew import Skew
@@ -40,8 +41,6 @@ __all__ = ["MicroBatchEngine", "MicroBatchPlanner", "micro_batch_engine", "micro
 
 _USUAL_TUPLES: Final = 50_000
 """Tuples of a run, as long as none has been seen."""
-_SPARK_ROWS: Final = 10_000
-"""Spark gives a task so many rows at a time: a shorter first batch is the whole run."""
 _LEAST_SAMPLE: Final = 100
 _REMEMBERED: Final = 256
 """Tuples that are kept to size another plan by."""
@@ -137,7 +136,8 @@ class MicroBatchPlanner:
         """What is known of the stream, and where the skew comes from."""
         first, master, tuples = occasion.first, self._sizer.master, self._tuples
         if tuples is None:
-            whole = 0 < first.num_rows < _SPARK_ROWS
+            # Only the last batch that Spark gives a task is shorter.
+            whole = 0 < first.num_rows < BATCH_ROWS
             tuples = float(first.num_rows if whole else _USUAL_TUPLES)
         unknown = self._skew is None and first.num_rows < _LEAST_SAMPLE
         given = Skew(1.0) if unknown else self._skew

@@ -21,7 +21,7 @@ from semistream.algorithms.inlj import TUPLES_PER_STEP
 from semistream.algorithms.registry import ALGORITHMS, needs_of
 from semistream.algorithms.sizing import MOST_PRICED_SHARE, Needs, Sizing
 from semistream.cost.factors import CostFactors
-from semistream.cost.pieces import Pieces
+from semistream.cost.pieces import Pieces, chunk_rows
 from semistream.cost.popularity import Floats, Popularity, Shares
 from semistream.cost.prediction import Operations, Prediction
 from semistream.cost.skew import Skew
@@ -131,8 +131,8 @@ class CostModel:
         else:
             operations, waiting = self._scan(plan, front)
         made_with = dict(options or {})
-        shrinks = front.rows < 0.9 * plan.front_rows
-        return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, shrinks)
+        change = front.rows / plan.front_rows if plan.front_rows else 1.0
+        return Prediction(plan, operations, self.factors, front.hits, waiting, made_with, change)
 
     def _front(self, plan: JoinPlan, needs: Needs) -> _Front:
         """The front stage once memory has moved to where it pays."""
@@ -145,7 +145,7 @@ class CostModel:
         row_bytes, slot_bytes = exchanged_bytes(plan, self.shape, needs.slot_bytes)
         if not plan.stream_slots:
             hits, considered = self.popularity.noticed(
-                self._keys(rows), plan.recent_codes, self.master.page_count, plan.stream_chunk_rows
+                self._keys(rows), plan.recent_codes, self.master.page_count, chunk_rows(plan)
             )
             return _Front(rows, hits, 0, considered)
         pool = rows * row_bytes + plan.stream_slots * slot_bytes
@@ -173,12 +173,12 @@ class CostModel:
         missed = 1 - front.hits
         same = float((shares.of_one / max(missed, 1e-12)) ** 2 @ shares.number)
         reads = missed * max(1 - same, 0.0)
-        ends = 1 / plan.stream_chunk_rows
+        ends = 1 / chunk_rows(plan)
         pieces = self._pieces.compiled(plan, self._matches(front), ends)
         handed_on = self._handed_on(plan, front, reads, reads, compiled=pieces)
         return Operations(
             **self._read(reads, 1),
-            index_pages_read=self._located(missed, plan.stream_chunk_rows),
+            index_pages_read=self._located(missed, chunk_rows(plan)),
             probes=missed,
             **self._arrival(plan, front, missed),
             iterations=missed / TUPLES_PER_STEP,
@@ -265,7 +265,7 @@ class CostModel:
         located = reads
         if by_demand and reads:
             # Half of the slots are filled at a time, with chunks of the stream.
-            located = self._located(missed, min(plan.stream_chunk_rows, front.slots / 2 / missed))
+            located = self._located(missed, min(chunk_rows(plan), front.slots / 2 / missed))
         joined: _Joined | None = None
         if reads and not plan.look_ups:
             joined = self._joined(plan, entering, state, missed, iterations)
@@ -374,7 +374,7 @@ class CostModel:
         return always | {
             "front_probes": met,
             "front_hits": hits,
-            "front_chunks": met / plan.stream_chunk_rows,
+            "front_chunks": met / chunk_rows(plan),
             "uncached": hits
             * uncached_share(plan.parts["front stage"] * front.rows // plan.front_rows),
         }
@@ -419,7 +419,7 @@ class CostModel:
                 "reads_ahead": iterations if self._direct and known else 0.0,
                 "decoded_columns": decoded * len(self.master.stored_schema),
             }
-        ends = 1 / plan.stream_chunk_rows
+        ends = 1 / chunk_rows(plan)
         pieces = self._pieces.compiled(plan, self._matches(front), (1 - front.hits) * ends)
         calls = self._calls(plan, front, ends)
         if is_ahead:
@@ -457,7 +457,7 @@ class CostModel:
         """
         if plan.front_rows and front.hits:
             hits = front.hits * self._rows_per_key
-            gathered += self._pieces.gathered(plan, hits, 1 / plan.stream_chunk_rows)
+            gathered += self._pieces.gathered(plan, hits, 1 / chunk_rows(plan))
         offers = front.considered
         if _learns(plan) and plan.stream_slots and seen:
             turn = self._partitions(plan) / reads

@@ -14,8 +14,15 @@ from semistream.parts.result_columns import piece_rows
 from semistream.plan import JoinPlan
 from semistream.relation import MasterTable
 
+BATCH_ROWS = 10_000
+"""Rows of a batch of the stream, as Spark makes them."""
 _UNEVEN = np.linspace(0.8, 1.2, 9)
 """The rows of one time beside their average."""
+
+
+def chunk_rows(plan: JoinPlan) -> float:
+    """Rows of a chunk of the stream on average; the last one of a batch ends with it."""
+    return BATCH_ROWS / -(-BATCH_ROWS // plan.stream_chunk_rows)
 
 
 class Pieces(NamedTuple):

@@ -11,6 +11,9 @@ from semistream.cost.pricing import priced_parts, priced_seconds
 from semistream.counters import Counters
 from semistream.plan import JoinPlan
 
+_UNCHANGED = 0.9, 1.1
+"""A front stage whose size changes by less has the size that it begins with."""
+
 
 class Operations(Counters[float]):
     """Operations per stream tuple, by counter."""
@@ -29,14 +32,24 @@ class Prediction:
     """Stream tuples that wait at a time."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the plan was made with."""
-    shrinks: bool = False
-    """Whether the front stage will give up memory that does not pay there."""
+    front_change: float = 1.0
+    """The rows that the front stage will have, divided by those that it begins with."""
 
     @property
     def rate(self) -> float:
         """Stream tuples finished per second (μ)."""
         seconds = priced_seconds(self.operations, self.factors)
         return 1 / seconds if seconds > 0 else float("inf")
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether the front stage will give up memory that does not pay there."""
+        return self.front_change < _UNCHANGED[0]
+
+    @property
+    def grows(self) -> bool:
+        """Whether the front stage will take memory that pays there."""
+        return self.front_change > _UNCHANGED[1]
 
     @property
     def io_per_tuple(self) -> float:

@@ -26,7 +26,7 @@ from semistream.algorithms.registry import needs_of
 from semistream.algorithms.sizing import Sizing
 from semistream.cost.auto import ADAPTIVE
 from semistream.cost.factors import CostFactors, known_factors
-from semistream.cost.pieces import Pieces
+from semistream.cost.pieces import Pieces, chunk_rows
 from semistream.cost.popularity import Popularity
 from semistream.cost.skew import Skew
 from semistream.counters import FACTORS
@@ -204,7 +204,7 @@ class RunModel:
         else:
             parts, output = self._decoded(plan, reads, entering)
         parts["waiting"] = entering * (prices["append"] + prices["delete"])
-        chunks = -(-self._arrived // plan.stream_chunk_rows)
+        chunks = np.ceil(self._arrived / chunk_rows(plan))
         if plan.in_place_rows:
             parts["in place"] = (self._arrived - self._tuples) * prices[
                 "in_place_probe"
@@ -251,7 +251,7 @@ class RunModel:
         rows = reads * plan.partition_pages * master.row_count / max(master.page_count, 1)
         if is_for_steps(master, self._occasion.shape, plan.partition_pages, scans=False):
             matches = entering * self._rows_per_key
-            pieces = self._pieces.compiled(plan, matches, entering / plan.stream_chunk_rows)
+            pieces = self._pieces.compiled(plan, matches, entering / chunk_rows(plan))
             # Half of the partitions have something for a front stage to look at.
             calls = pieces + (reads / 2 if plan.front_rows else 0.0)
             each = prices["compiled_iteration"] + prices["compiled_probe"]

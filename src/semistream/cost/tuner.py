@@ -19,7 +19,7 @@ from semistream.errors import BudgetError, RateError
 Options = Mapping[str, Any]
 
 _PINNED_SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1.0)
-_FRONT_PERCENTS = (2, 4, 8, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
+_FRONT_PERCENTS = (2, 3, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
 _LOOK_UPS = (0, 4, 8, 16, 32, 64)
 _PROMISING = (
     *("demandjoin", "chybridjoin", "hybridjoin", "oxhybridjoin", "cmeshjoin", "xhybridjoin"),
@@ -28,8 +28,8 @@ _PROMISING = (
 """The order in which `cheapest` tries them: after a good plan most others can be skipped."""
 _ROUNDS = 3
 _MOVING, _MISPLACED = 0.99, 0.25
-"""If a front stage will shrink, the plan is worth so much of its rate, less the larger it is: what
-is small has little to give away."""
+"""If a front stage will change its size, the plan is worth so much of its rate, since that takes
+time. If it will shrink, less the larger it is: what is small has little to give away."""
 _CLOSE = 1.01
 """The search for the least memory stops at a hundredth."""
 
@@ -228,8 +228,8 @@ def _has_filter(found: Prediction) -> bool:
 
 
 def _worth(found: Prediction) -> float:
-    """The rate; less if the front stage has to give memory away before it is reached."""
-    if not found.shrinks:
+    """The rate; less if the front stage has to take memory, or give some, before it is reached."""
+    if not (found.shrinks or found.grows):
         return found.rate
-    misplaced = found.plan.parts.get("front stage", 0) / found.plan.memory
+    misplaced = found.plan.parts.get("front stage", 0) / found.plan.memory if found.shrinks else 0.0
     return found.rate * (_MOVING - _MISPLACED * misplaced)

@@ -103,6 +103,15 @@ def frequent_codes(
 
 
 @kernel
+def _asked_for(asked: NDArray[np.int32], start: int, stop: int, least: float) -> int:
+    """How many rows were asked for at least so often."""
+    many = 0
+    for row in range(start, stop):
+        many += asked[row] >= least
+    return many
+
+
+@kernel
 def frequent_rows(
     asked: NDArray[np.int32],
     row_codes: NDArray[np.int64],
@@ -113,18 +122,16 @@ def frequent_rows(
 ) -> int:
     """As `frequent_codes`, from how often the first row of each code was asked for.
 
-    If more were asked for at least so often than have room, those that were more often.
+    If more were asked for at least so often than have room, the most frequent, about.
     """
-    many = len(found) + 1
-    while many > len(found):
-        many = 0
-        for row in range(start, stop):
-            many += asked[row] >= least
+    most = 0
+    for row in range(start, stop):
+        most = max(most, asked[row])
+    while 1.25 * least <= most and _asked_for(asked, start, stop, least) > len(found):
         least *= 1.25
-    least /= 1.25
     written = 0
     for row in range(start, stop):
-        if asked[row] < least:
+        if asked[row] < least or written == len(found):
             continue
         last = row + 1
         while last < stop and row_codes[last] == row_codes[row]:

@@ -103,16 +103,14 @@ class FrontStage:
         self.pass_time()
         if self._rests:
             return
-        found = kernels.frequent_codes(
-            rows,
-            partition.codes,
-            partition.start,
-            partition.stop,
-            self.rule.threshold,
-            self._candidates,
-        )
-        if found:
-            self._consider(partition, self._candidates[:found])
+        start, stop, found = partition.start, partition.stop, self._candidates
+        while count := kernels.frequent_codes(
+            rows, partition.codes, start, stop, self.rule.threshold, found
+        ):
+            start = int(found["last"][count - 1])
+            self._consider(partition, found[:count])
+            if not self._free_rows:
+                return
 
     def offer_rows(self, partition: Partition, asked: NDArray[np.int32], turns: float) -> None:
         """Rows of a partition were asked for so often, each the first of its key, in some turns."""
@@ -121,10 +119,12 @@ class FrontStage:
             return
         least = asked_within(turns, self.rule.threshold)
         start, stop, found = partition.start, partition.stop, self._candidates
-        count = kernels.frequent_rows(asked, partition.codes, start, stop, least, found)
-        if count:
+        while count := kernels.frequent_rows(asked, partition.codes, start, stop, least, found):
+            asked[found["first"][:count]] = 0
             found["frequency"][:count] = per_turn(found["frequency"][:count], turns)
             self._consider(partition, found[:count])
+            if not self._free_rows:
+                return
 
     def offer_found(self, look_ups: LookUpSet) -> None:
         """Rows were looked up for waiting tuples: those of frequent keys may come in."""

@@ -30,6 +30,8 @@ LEAST_SHARE = 1 / 128
 """A front stage with no more than that is not made smaller."""
 _CAUTION = 0.8
 """The next rows are less frequent than the last: they answer about so much of what those do."""
+_WORTH_MOVING = 0.98
+"""A front stage shrinks if there are so many reads then for one now: a hit also saves waiting."""
 _STEPS = 64
 """An elastic front stage grows and shrinks by the pool's bytes divided by this."""
 
@@ -64,7 +66,7 @@ def priced_rows(
     if hits < share / 4 and share > LEAST_SHARE:
         return rows // 4
     reads = (1 - hits) / (1 - share)
-    if share > LEAST_SHARE and (1 - hits_of_most) / (1 - share / 1.5) < reads:
+    if share > LEAST_SHARE and (1 - hits_of_most) / (1 - share / 1.5) < _WORTH_MOVING * reads:
         return int(rows / 1.5)
     more = min(1.5 * share, most_share)
     gained = _CAUTION * (hits - hits_of_most) * (more / share - 1) / 0.5
