@@ -255,3 +255,13 @@ class TestFrequentRows:
     def test_without_room_for_all_the_less_frequent_are_left_out(self) -> None:
         assert self.found(0, 7, 1.0, 2) == [(4.0, 0, 2), (7.0, 3, 6)]
         assert self.found(0, 7, 1.0, 1) == [(7.0, 3, 6)]
+
+    def test_of_too_many_that_are_asked_for_equally_often_the_first_have_room(self) -> None:
+        found = np.zeros(2, CANDIDATE)
+        asked = np.array([3, 0, 3, 3, 0, 0, 3], np.int32)
+        assert frequent_rows(asked, self.CODES, 0, 7, 1.0, found) == 2
+        assert found["first"].tolist() == [0, 2]
+
+    def test_nobody_may_be_frequent_enough(self) -> None:
+        assert self.found(0, 7, 8.0, 5) == []
+        assert self.found(4, 4, 1.0, 5) == []

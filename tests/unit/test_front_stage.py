@@ -281,3 +281,41 @@ def test_the_rule_is_told_when_the_front_stage_is_full(
         pass
     assert told[0] is False
     assert told[-1] is True
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "layout"), [("demandjoin", "key"), ("chybridjoin", "given"), ("cmeshjoin", "key")]
+)
+def test_frequent_keys_that_are_neighbours_are_learned_with_few_reads(
+    tmp_path: Path, algorithm: str, layout: Any
+) -> None:
+    """R is in the order of frequency: its first partition has most of what is asked for."""
+    rows, tuples = 40_000, 200_000
+    table = pa.table({"key": np.arange(rows), "rest": pa.array(np.zeros(rows, "S92"))})
+    master = ss.MasterTable.from_arrow(
+        table, tmp_path / "r", key="key", page_bytes=4096, layout=layout
+    )
+    ranks = ZipfKeys(rows, 1.0, seed=1).ranks(tuples)
+    engine = ss.engine(
+        master,
+        algorithm=algorithm,
+        on="key",
+        memory="2MB",
+        io="unmapped",
+        front_percent=40,
+        partition_pages=64,
+    )
+    seen: list[Metrics] = []
+
+    def feed() -> Iterator[pa.RecordBatch]:
+        for start in range(0, tuples, BATCH):
+            if start >= tuples // 2:
+                seen.append(engine.metrics())
+            yield pa.record_batch({"key": ranks[start : start + BATCH]})
+        seen.append(engine.metrics())
+
+    assert sum(batch.num_rows for batch in engine.run(feed())) == tuples
+    hits = (seen[-1].front_hits - seen[0].front_hits) / (seen[-1].arrived - seen[0].arrived)
+    # The most frequent rows that there is room for.
+    best = float(np.mean(ranks < engine.plan.front_rows))
+    assert hits > 0.9 * best

@@ -51,6 +51,15 @@ def test_a_front_stage_that_answers_nothing_falls_to_its_least() -> None:
     assert priced_rows(0, 0.0, 0.0, ROW, POOL, 0.4) == 0
 
 
+@pytest.mark.parametrize(("saved", "rows"), [(0.05, 100), (0.01, 150)])
+def test_a_front_stage_does_not_shrink_for_a_hundredth_of_the_reads(
+    saved: float, rows: int
+) -> None:
+    reads = (1 - 0.5) / (1 - 0.15)
+    of_most = 1 - reads * (1 - saved) * (1 - 0.1)
+    assert priced_rows(150, 0.5, of_most, ROW, POOL, 0.4) == rows
+
+
 def test_with_a_uniform_stream_the_front_stage_rests(tmp_path: Path) -> None:
     """It is asked for one turn in eight; with skew, for every tuple."""
     rows = 20_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from semistream.cost import simulation
 from semistream.cost.empirical import steady_run, zipf_stream
 from semistream.cost.factors import shipped_factors
 from semistream.cost.model import CostModel
+from semistream.cost.pieces import chunk_rows
 from semistream.cost.popularity import Popularity, Shares
 from semistream.cost.pricing import priced_seconds
 from semistream.cost.simulation import simulated_reads
@@ -311,3 +313,11 @@ def test_demandjoin_is_chosen_only_where_pages_are_waited_for(
     for io, is_there in (("direct", True), ("unmapped", False), ("buffered", False)):
         some = CostModel(masters["key"], shape, sample, Skew(1.0), FACTORS, io)
         assert ("demandjoin" in some.candidates) == is_there
+
+
+@pytest.mark.parametrize(("most", "rows"), [(46_000, 10_000), (7_000, 5_000), (2_500, 2_500)])
+def test_chunks_of_the_stream_end_with_their_batch(
+    masters: dict[str, ss.MasterTable], most: int, rows: int
+) -> None:
+    plan = model(masters["key"], 1.0).planned("hybridjoin", 400_000).plan
+    assert chunk_rows(replace(plan, stream_chunk_rows=most)) == rows

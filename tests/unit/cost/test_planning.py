@@ -100,6 +100,19 @@ def test_no_point_of_a_grid_is_better_than_what_is_tuned(
             assert found.rate <= best.rate * 1.02, found.options
 
 
+def test_a_front_stage_begins_with_the_size_that_it_will_have(masters: Masters) -> None:
+    """What it would grow to is learned late."""
+    master = masters["key"]
+    some = tuner(master, 1.0)
+    memory = int(master.pages.length.sum() * 0.2)
+    best = some.best("demandjoin", memory)
+    assert not best.grows
+    assert not best.shrinks
+    small = some.tried("demandjoin", memory, {**best.options, "front_percent": 2})
+    assert small is not None
+    assert small.grows
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name in ss.ALGORITHMS if "inlj" not in name])
 def test_no_run_of_the_sizes_around_is_better_than_that_of_the_tuned_ones(
