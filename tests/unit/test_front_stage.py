@@ -316,6 +316,7 @@ def test_frequent_keys_that_are_neighbours_are_learned_with_few_reads(
 
     assert sum(batch.num_rows for batch in engine.run(feed())) == tuples
     hits = (seen[-1].front_hits - seen[0].front_hits) / (seen[-1].arrived - seen[0].arrived)
+    assert engine.plan is not None
     # The most frequent rows that there is room for.
     best = float(np.mean(ranks < engine.plan.front_rows))
     assert hits > 0.9 * best

@@ -1,7 +1,7 @@
 """Calibration: the cost factors of this machine, measured in about two minutes.
 
 Reads are timed by themselves: by size, in a row and at random. All other prices come from whole
-joins: some fifty short runs, each doing much of something else, are counted and timed, and the
+joins: some sixty short runs, each doing much of something else, are counted and timed, and the
 factors are those that explain the times best. So a factor includes all that its operation brings
 with it in this engine, and a read that another thread does meanwhile is not counted twice. Some of
 the joins have rows of ten columns, others of two.
