@@ -58,6 +58,8 @@ class _Front(NamedTuple):
     """For waiting tuples."""
     considered: float = 0.0
     """The share of tuples whose key CINLJ considers."""
+    looks: float = 1.0
+    """The share of the stream that it looks at: one that answers next to nothing rests."""
 
 
 _NO_FRONT = _Front(0, 0.0, 0)
@@ -161,7 +163,11 @@ class CostModel:
                 break
             rows = judged
         slots = plan.stream_slots + int((plan.front_rows - rows) * row_bytes / slot_bytes)
-        return _Front(rows, top(self._keys(rows)), slots)
+        hits, held = top(self._keys(rows)), rows * row_bytes
+        rests = needs.grouped and hits < 2 * LEAST_SHARE
+        rests = rests and held <= LEAST_SHARE * (held + slots * slot_bytes)
+        looks = 1 / (1 + RESTING_TURNS) if rests else 1.0
+        return _Front(rows, hits, slots, looks=looks)
 
     def _keys(self, rows: float) -> float:
         """How many keys there is room for, with all rows that each has."""
@@ -275,7 +281,7 @@ class CostModel:
             probes=probes,
             hash_probes=0.0 if in_key_order or by_demand else probes,
             partition_probes=iterations * (1 + plan.pinned_in_disk_buffer),
-            **self._tuples(plan, front, missed, self._is_idle(front, plan)),
+            **self._tuples(plan, front, missed),
             iterations=iterations,
             batched_iterations=iterations if plan.look_ups else 0.0,
             **self._steps(plan, front, reads, iterations, joined, by_demand=by_demand),
@@ -342,39 +348,25 @@ class CostModel:
         """How many of the most frequent keys never reach the disk; pinned ones count apart."""
         return 0 if plan.admission == "pinned" else int(self._keys(front.rows))
 
-    def _is_idle(self, front: _Front, plan: JoinPlan) -> bool:
-        """Whether the front stage rests in most turns."""
-        if not needs_of(plan.algorithm).grouped or front.hits >= 2 * LEAST_SHARE:
-            return False
-        row_bytes, slot_bytes = exchanged_bytes(
-            plan, self.shape, needs_of(plan.algorithm).slot_bytes
-        )
-        row_share = front.rows * row_bytes
-        return row_share <= LEAST_SHARE * (row_share + front.slots * slot_bytes)
-
-    def _tuples(
-        self, plan: JoinPlan, front: _Front, missed: float, is_idle: bool = False
-    ) -> dict[str, float]:
+    def _tuples(self, plan: JoinPlan, front: _Front, missed: float) -> dict[str, float]:
         """What is done for each stream tuple, and for each that misses the front stage."""
         grouped = missed if needs_of(plan.algorithm).grouped else 0.0
         # A front stage gives slots away, or takes some.
         table = plan.parts["stream table"] * front.slots // plan.stream_slots
-        arrival = self._arrival(plan, front, missed, is_idle)
+        arrival = self._arrival(plan, front, missed)
         arrival["uncached"] = arrival.get("uncached", 0.0) + missed * uncached_share(table)
         return arrival | {"appends": missed, "deletes": missed, "grouped": grouped}
 
-    def _arrival(
-        self, plan: JoinPlan, front: _Front, missed: float, is_idle: bool = False
-    ) -> dict[str, float]:
+    def _arrival(self, plan: JoinPlan, front: _Front, missed: float) -> dict[str, float]:
         """Every stream tuple is read, meets the front stage if there is one, and comes out."""
         always = {"stream_reads": 1.0, "outputs": self._rows_per_key}
         if not plan.front_rows:
             return always
-        met, hits = 1 / (1 + RESTING_TURNS) if is_idle else 1.0, 1 - missed
+        hits = 1 - missed
         return always | {
-            "front_probes": met,
+            "front_probes": front.looks,
             "front_hits": hits,
-            "front_chunks": met / chunk_rows(plan),
+            "front_chunks": front.looks / chunk_rows(plan),
             "uncached": hits
             * uncached_share(plan.parts["front stage"] * front.rows // plan.front_rows),
         }
@@ -457,12 +449,12 @@ class CostModel:
         """
         if plan.front_rows and front.hits:
             hits = front.hits * self._rows_per_key
-            gathered += self._pieces.gathered(plan, hits, 1 / chunk_rows(plan))
+            gathered += front.looks * self._pieces.gathered(plan, hits, 1 / chunk_rows(plan))
         offers = front.considered
         if _learns(plan) and plan.stream_slots and seen:
             turn = self._partitions(plan) / reads
             keys = self.popularity.considered(self._keys(front.rows), turn)
-            offers = float(-np.expm1(-keys / (turn * seen))) * seen
+            offers = front.looks * float(-np.expm1(-keys / (turn * seen))) * seen
         return {
             "pieces": gathered,
             "columns": (gathered + compiled) * self._pieces.columns,

@@ -86,7 +86,7 @@ class Tuner:
                 f"least is {least[algorithm]:,} bytes, with {algorithm}. Give more memory.",
                 least=least[algorithm],
             )
-        return sorted(found, key=lambda one: one.rate, reverse=True)
+        return sorted(found, key=_worth, reverse=True)
 
     def least_memory(self, algorithm: str, rate: float) -> Prediction:
         """The plan of an algorithm that reaches a rate with the least memory."""

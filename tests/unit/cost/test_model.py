@@ -321,3 +321,18 @@ def test_chunks_of_the_stream_end_with_their_batch(
 ) -> None:
     plan = model(masters["key"], 1.0).planned("hybridjoin", 400_000).plan
     assert chunk_rows(replace(plan, stream_chunk_rows=most)) == rows
+
+
+def test_a_front_stage_that_rests_is_predicted_to_consider_next_to_nothing(
+    masters: dict[str, ss.MasterTable], stream: Any, counted: Any
+) -> None:
+    master, options = masters["key"], {"look_ups": 0, "partition_pages": 4}
+    memory = int(master.pages.length.sum() * 0.2)
+    predicted = model(master, 0.0).planned("demandjoin", memory, options).operations
+    engine = ss.engine(
+        master, algorithm="demandjoin", io="unmapped", on="product_id", memory=memory, **options
+    )
+    found = counted(engine, stream(0.0, 300_000, 10_000), warm=15)
+    assert found.front_probes < 0.5
+    for one in (predicted, found):
+        assert one.offers <= one.iterations / 8 + 1e-12
