@@ -284,10 +284,17 @@ def test_the_rule_is_told_when_the_front_stage_is_full(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "layout"), [("demandjoin", "key"), ("chybridjoin", "given"), ("cmeshjoin", "key")]
+    ("algorithm", "layout", "rule"),
+    [
+        ("demandjoin", "key", "paper"),
+        ("chybridjoin", "key", "paper"),
+        ("chybridjoin", "key", "tinylfu"),
+        ("chybridjoin", "given", "paper"),
+        ("cmeshjoin", "key", "paper"),
+    ],
 )
 def test_frequent_keys_that_are_neighbours_are_learned_with_few_reads(
-    tmp_path: Path, algorithm: str, layout: Any
+    tmp_path: Path, algorithm: str, layout: Any, rule: str
 ) -> None:
     """R is in the order of frequency: its first partition has most of what is asked for."""
     rows, tuples = 40_000, 200_000
@@ -302,6 +309,7 @@ def test_frequent_keys_that_are_neighbours_are_learned_with_few_reads(
         on="key",
         memory="2MB",
         io="unmapped",
+        admission=rule,
         front_percent=40,
         partition_pages=64,
     )
@@ -319,4 +327,6 @@ def test_frequent_keys_that_are_neighbours_are_learned_with_few_reads(
     assert engine.plan is not None
     # The most frequent rows that there is room for.
     best = float(np.mean(ranks < engine.plan.front_rows))
-    assert hits > 0.9 * best
+    # Compiled code, which has small partitions of R in key order, shows 1,024 keys of a read.
+    compiled = (algorithm, layout) == ("chybridjoin", "key")
+    assert hits > (0.8 if compiled else 0.9) * best

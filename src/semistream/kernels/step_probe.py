@@ -149,11 +149,44 @@ def least_noted(step: Step) -> float:
 
 
 @kernel
+def least_first(candidates: Any) -> None:
+    """Put one of the least frequent candidates first."""
+    least = 0
+    for i in range(len(candidates)):
+        if candidates[i].frequency < candidates[least].frequency:
+            least = i
+    first = candidates[:1].copy()
+    candidates[0] = candidates[least]
+    candidates[least] = first[0]
+
+
+@kernel
+def room_among(candidates: Any, frequency: float) -> int:
+    """Drop the least frequent of candidates without room if this is more; returns how many stay.
+
+    The first is one of the least frequent.
+    """
+    least, kept = candidates[0].frequency, 0
+    if frequency <= least:
+        return len(candidates)
+    for i in range(len(candidates)):
+        if candidates[i].frequency > least:
+            candidates[kept] = candidates[i]
+            kept += 1
+    return kept
+
+
+@kernel
 def _note_candidate(relation: Relation, step: Step) -> None:
-    """Note the rows of the code just paired for the observer."""
+    """Note the rows of the code just paired for the observer.
+
+    If there are more codes than have room, the most frequent are noted.
+    """
     state, at = step.state, step.state[CANDIDATES]
     if at == len(step.candidates):
-        return
+        at = room_among(step.candidates, state[WAITS])
+        if at == len(step.candidates):
+            return
     begin, stop = page_range(relation, state[PARTITION])
     last = int(relation.rows[begin:stop].sum())
     if state[PAGE] < len(partition_pages(relation, state[PARTITION]).rows):
@@ -163,6 +196,8 @@ def _note_candidate(relation: Relation, step: Step) -> None:
     step.candidates[at].last = last
     step.candidates[at].number = 0
     state[CANDIDATES] = at + 1
+    if at + 1 == len(step.candidates):
+        least_first(step.candidates)
 
 
 @kernel

@@ -326,7 +326,8 @@ def test_chunks_of_the_stream_end_with_their_batch(
 def test_a_front_stage_that_rests_is_predicted_to_consider_next_to_nothing(
     masters: dict[str, ss.MasterTable], stream: Any, counted: Any
 ) -> None:
-    master, options = masters["key"], {"look_ups": 0, "partition_pages": 4}
+    master = masters["key"]
+    options: dict[str, Any] = {"look_ups": 0, "partition_pages": 4}
     memory = int(master.pages.length.sum() * 0.2)
     predicted = model(master, 0.0).planned("demandjoin", memory, options).operations
     engine = ss.engine(

@@ -100,6 +100,14 @@ def test_no_point_of_a_grid_is_better_than_what_is_tuned(
             assert found.rate <= best.rate * 1.02, found.options
 
 
+def test_no_rate_is_refused_that_some_memory_is_planned_to_reach(masters: Masters) -> None:
+    """Where the caches hold less than R, more memory may be slower."""
+    some = tuner(masters["key"], 0.0)
+    memory = some.most_memory // 4
+    rate = max(one.rate for one in some.choose(memory))
+    assert some.cheapest(0.99 * rate).plan.memory <= memory
+
+
 def test_a_front_stage_begins_with_the_size_that_it_will_have(masters: Masters) -> None:
     """What it would grow to is learned late."""
     master = masters["key"]
