@@ -111,9 +111,15 @@ INTERRUPTED = """
 import os, signal, threading, time
 from semistream.spark.session import _OF_JAVA, _children, local_session
 
+def told(pid, what):
+    try:
+        return open(f"/proc/{pid}/{what}", "rb").read()
+    except OSError:
+        return b""  # It has ended: Spark's scripts start others that live shortly.
+
 def of_java():
-    marked = [pid for pid in _children() if _OF_JAVA in open(f"/proc/{pid}/environ", "rb").read()]
-    return [pid for pid in marked if b"SparkSubmit" in open(f"/proc/{pid}/cmdline", "rb").read()]
+    marked = [pid for pid in _children() if _OF_JAVA in told(pid, "environ")]
+    return [pid for pid in marked if b"SparkSubmit" in told(pid, "cmdline")]
 
 def interrupt():
     while not of_java():
