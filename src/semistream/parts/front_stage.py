@@ -113,7 +113,10 @@ class FrontStage:
                 return
 
     def offer_rows(self, partition: Partition, asked: NDArray[np.int32], turns: float) -> None:
-        """Rows of a partition were asked for so often, each the first of its key, in some turns."""
+        """Rows of a partition were asked for so often, each the first of its key, in some turns.
+
+        What is considered is 0 in `asked` afterwards.
+        """
         self.pass_time()
         if self._rests:
             return

@@ -31,7 +31,8 @@ LEAST_SHARE = 1 / 128
 _CAUTION = 0.8
 """The next rows are less frequent than the last: they answer about so much of what those do."""
 _WORTH_MOVING = 0.98
-"""A front stage shrinks if there are so many reads then for one now: a hit also saves waiting."""
+"""A front stage shrinks only if that leaves less than this share of the reads: hits save more than
+reads, as they do not wait."""
 _STEPS = 64
 """An elastic front stage grows and shrinks by the pool's bytes divided by this."""
 
